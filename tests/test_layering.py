@@ -150,7 +150,7 @@ ARROWS: dict[str, set[str]] = {
     # A front door for coding agents; it serves HTTP as the timeline's server does.
     "agent": {
         *("api", "render", "server.guard", "server.serve", "trace.errors"),
-        *("diagnosis.result", "knowledge.explanation"),
+        *("diagnosis.result", "knowledge.explanation", "knowledge.guidance"),
     },
     # pytest loads it at start-up, in whatever project: it stands alone.
     "pytest_plugin": set(),

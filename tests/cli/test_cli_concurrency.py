@@ -239,7 +239,7 @@ def test_a_damaged_trace_folder(
     folder = tmp_path / "mine.stepscope"
     shutil.copytree(entry, folder)
     whole = stepscope.json("diagnose", folder)
-    assert whole["verdict"] == "launch_bound"
+    assert whole["verdict"] == "input_starvation"
     damage(folder)
     before = snapshot(folder)
     if damage is remove_lock:
@@ -474,7 +474,7 @@ def test_the_real_home_is_not_needed(
 def test_odd_names_of_the_cache_folder(name: str, tmp_path: Path, sqlite_capture: Path) -> None:
     """SQL engines take some characters of a path for a pattern or a partition."""
     command = Stepscope(tmp_path / name / "cache")
-    assert command.json("diagnose", sqlite_capture)["verdict"] == "launch_bound"
+    assert command.json("diagnose", sqlite_capture)["verdict"] == "input_starvation"
     found = command.json("query", sqlite_capture, "SELECT * FROM device")
     assert "a" not in found["columns"]
     assert len(found["rows"]) == 1

@@ -410,7 +410,7 @@ def test_help_and_version(command: Stepscope) -> None:
     [
         (["diagnoze", "x"], "did you mean 'diagnose'?"),
         (["step"], "did you mean 'steps'?"),
-        (["qwertz"], "commands: demo, run, diagnose"),
+        (["qwertz"], "commands: run, capture, doctor"),
         (["diagnose"], "Missing argument"),
         (["diagnose", "x", "--fromat", "json"], "--fromat"),
         (["diagnose", "x", "--format", "yaml"], "'yaml' is not one of"),
@@ -434,7 +434,7 @@ def test_wrong_usage(arguments: list[str], message: str, command: Stepscope) -> 
 
 def test_without_arguments(command: Stepscope) -> None:
     done = command(expect=2)
-    assert "Commands" in done.stdout + done.stderr
+    assert "Explain (" in done.stdout + done.stderr
 
 
 # ---- hostile names -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import re
 import shlex
 import struct
 import subprocess
@@ -86,7 +87,7 @@ def test_examples_parse(name: str) -> None:
     assert isinstance(one, Command)
     assert one.examples
     for example, note in one.examples.items():
-        program, command, *arguments = shlex.split(example)
+        program, command, *arguments = shlex.split(re.split(r" [>|] ", example)[0])
         assert (program, command) == ("stepscope", name)
         assert note == note.strip(".")
         above = click.Context(cli, info_name="stepscope", **cli.context_settings)
@@ -95,3 +96,20 @@ def test_examples_parse(name: str) -> None:
         for width in (40, 100):
             pasted = "\n".join(example_lines({example: note}, width)).replace(" \\\n", " ")
             assert shlex.split(pasted, comments=True) == shlex.split(example)
+
+
+def test_shells_complete(reader: Stepscope) -> None:
+    for shell in ("bash", "zsh", "fish"):
+        script = reader("completion", shell).stdout
+        assert "_STEPSCOPE_COMPLETE" in script
+        assert reader.json("completion", shell)["script"] == script
+    for words, wanted in {
+        "dia": "diagnose",
+        "diagnose --form": "--format",
+        "guide --goal idle": "idle_gpu",
+        "history bis": "bisect",
+    }.items():
+        count = len(words.split())
+        env = {"_STEPSCOPE_COMPLETE": "bash_complete", "COMP_CWORD": str(count)}
+        done = reader(COMP_WORDS=f"stepscope {words}", **env)
+        assert f"plain,{wanted}" in done.stdout.splitlines()

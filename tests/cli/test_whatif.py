@@ -65,6 +65,11 @@ def test_all_changes_are_made_together(reader: Stepscope, capture: Path):
         (("--scale-kernel", "nvjet=nan"), "a factor is at least 0"),
         (("--overlap-communication",), "no communication kernel"),
         (("--rank-like-median", "0"), "there is only one rank"),
+        (("--even-work", "ranks"), "there is only one rank"),
+        (("--set", "batch=2x", "--with", "x.json"), "is not CAPTURE@NAME=VALUE"),
+        (("--set", "batch=2x", "--with", "x.json@tea=2"), "'tea' is no setting"),
+        (("--set", "batch=2x", "--with", "nowhere.json@graphs=on"), "nowhere.json"),
+        (("--set", "batch=2x", "--with", "nowhere.json@batch=4x"), "does not exist"),
         (("--rank-like-median", "3"), "there is no rank 3"),
         (("--set", "tea=2"), "'tea' is no setting that can be tried"),
         (("--set", "batch=2"), "is not batch=FACTORx or NOW:THEN, as in batch=2x"),
@@ -100,6 +105,22 @@ def test_settings_are_tried_together(reader: Stepscope, capture: Path):
     assert "Each alone" in text
     listed = reader("whatif", "--list").stdout
     assert all(f"--set {name}=" in listed for name in ("batch", "precision", "ranks", "workers"))
+
+
+def test_kernels_of_another_capture_with_the_setting(reader: Stepscope, capture: Path):
+    """The same capture as if it had twice the batch: kernels do not grow, and are said measured."""
+    arguments = ("whatif", capture, "--set", "batch=2x")
+    modelled = reader.json(*arguments)
+    measured = reader.json(*arguments, "--with", f"{capture}@batch=2x")
+    kernels = [one["budget_after"]["compute_ns"] for one in (modelled, measured)]
+    now = measured["budget_before"]["compute_ns"]
+    assert kernels[0] > 1.5 * now
+    assert kernels[1] == pytest.approx(now, rel=0.02)
+    assert (modelled["validity"], measured["validity"]) == ("modelled", "measured")
+    further = reader.json("whatif", capture, "--set", "batch=4x", "--with", f"{capture}@batch=2x")
+    assert further["validity"] == "extrapolated"
+    refused = ("whatif", capture, "--set", "precision=fp8", "--with", f"{capture}@precision=bf16")
+    assert "says nothing of" in is_one_line(reader(*refused, expect=2).stderr)
 
 
 def test_critical_path(reader: Stepscope, capture: Path):

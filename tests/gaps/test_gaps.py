@@ -226,7 +226,7 @@ def timelines(draw: st.DrawFn) -> Build:
     return build
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 @given(timelines())
 def test_identity_holds_on_any_timeline(
     tmp_path_factory: pytest.TempPathFactory, build: Build

@@ -47,7 +47,7 @@ def both(rows: list[Any], format_: Format, write: Callable[[pa.Table, Format], s
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(ROW, min_size=1, max_size=12), st.sampled_from(UNITS))
 @example([(500, 500, -1, 0.05, "", None), (1500, 1500, 1, 1e16, "\n", "x")] * 3, "csv:time=us")
 @example([(n * 5 + 5, n * 512, n, n / 3, "", "") for n in range(2000)], "csv:time=us:mem=KiB")

@@ -12,10 +12,12 @@ from tests.support.build import US, Build
 from stepscope.breakdown.explain import explain
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation import (
+    CallCompiled,
     Change,
     Free,
     FuseOps,
     LaunchesFree,
+    LoadedBeside,
     MatchedJob,
     MatchedOps,
     OverlapCommunication,
@@ -25,7 +27,10 @@ from stepscope.simulation import (
     ScaleOps,
     Simulation,
 )
+from stepscope.simulation.changes import COMPILED_CALL_NS, COMPILED_MODEL_NS
 from stepscope.simulation.engine import replay
+from stepscope.simulation.pace import LOADED
+from stepscope.simulation.ranks import unhindered
 from stepscope.trace.errors import UsageError
 from stepscope.trace.trace import Trace
 
@@ -221,9 +226,13 @@ def rank_trace(folder: Path, compute: float, sleep: float, wait: float) -> Trace
 @pytest.fixture
 def two_ranks(tmp_path: Path) -> Simulation:
     slow = rank_trace(tmp_path / "slow", 400, 300, 0)
-    quick = rank_trace(tmp_path / "quick", 400, 100, 200)
+    return job_of(slow, rank_trace(tmp_path / "quick", 400, 100, 200))
+
+
+def job_of(*traces: Trace) -> Simulation:
+    """The ranks of a job, whose collectives match in their order."""
     devices, readers, matched = [], {}, []
-    for rank, trace in enumerate((slow, quick)):
+    for rank, trace in enumerate(traces):
         (e,) = explain(trace.frame, trace.meta)
         devices.append((rank, e))
         readers[rank] = trace.frame
@@ -241,6 +250,47 @@ def test_a_collective_passes_the_straggler_on(two_ranks: Simulation):
     # the other rank's input hides behind the straggler's
     assert two_ranks.predict([Free("input_starvation", (1,))]).step_ns == 800 * US
     assert two_ranks.predict([ScaleKernels("nccl", 0)]).step_ns == pytest.approx(750 * US, rel=0.01)
+
+
+def test_kernels_beside_a_collective_that_waits_take_what_they_take_beside_none(tmp_path: Path):
+    """The waiting rank's kernel takes 135 us beside a collective, that of the late rank 100."""
+
+    def rank(name: str, sleep: float, compute: float) -> Trace:
+        def step(b: Build, t: float) -> None:
+            b.range(t, t + sleep, "dataload")
+            b.kernel(t + sleep + 8, t + sleep + 8 + compute, call=(t + sleep, t + sleep + 3))
+            begin = 410 if sleep > 100 else sleep + 8
+            call = (t + begin - 8, t + begin - 5)
+            b.kernel(t + begin, t + 450, call=call, name="ncclDevKernel", stream=8)
+            b.api(t + begin + 2, t + 455, "cudaDeviceSynchronize")
+
+        folder = tmp_path / name
+        folder.mkdir()
+        return steps(Build(), 500, step).trace(folder)
+
+    simulation = job_of(rank("late", 300, 100), rank("early", 10, 135))
+    for n, subject in enumerate(unhindered(simulation.subjects)):
+        gemm = subject.of_ops(subject.gpu.is_compute)
+        assert set(subject.program.duration_ns[gemm].tolist()) == {100 * US}
+        assert (simulation.subjects[n].program.duration_ns[gemm] == (100, 135)[n] * US).all()
+
+
+def test_compiled_code_costs_the_host_a_call_for_each_part_and_a_model_at_most(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        for n in range(20):
+            at = t + 50 * n
+            b.kernel(at + 8, at + 12, call=(at, at + 3))
+
+    s = simulation(steps(Build(), 1_100, step).trace(tmp_path))
+    ops = s.subjects[0].gpu.ops["id"].tolist()
+    for few, a_step in ((2, 2 * COMPILED_CALL_NS["expected"]), (20, COMPILED_MODEL_NS["expected"])):
+        chosen = tuple(op for n, op in enumerate(ops) if n % 20 < few)
+        (after,) = s.changed([CallCompiled(chosen)])
+        more = int(after.program.work_ns.sum() - s.subjects[0].program.work_ns.sum())
+        assert more == a_step * s.unchanged[0].steps
+    (loaded,) = s.changed([LoadedBeside()])
+    ratio = loaded.program.call_ns.sum() / s.subjects[0].program.call_ns.sum()
+    assert ratio == pytest.approx(LOADED["expected"], rel=0.01)
 
 
 def test_communication_overlaps_as_far_as_the_next_step(two_ranks: Simulation):

@@ -9,7 +9,7 @@ from tests.support.build import PID, Build
 
 from stepscope.api import Job
 from stepscope.simulation import Free, LaunchesFree
-from stepscope.simulation.recording import factor_of
+from stepscope.simulation.recording import factor_of, profiled_factor
 
 STEPS, LAUNCHES, EACH = 6, 50, 60.0
 """Each launch takes 60 us while recorded, 20 of them in its call."""
@@ -50,6 +50,26 @@ def test_the_replay_without_recording_takes_what_unrecorded_steps_took(
     assert found.step_ns == pytest.approx(5_000_000 * after / before, rel=0.01)
     free = simulation.predict([Free("profiler_overhead")])
     assert free.step_ns == pytest.approx(unrecorded_us * 1000, rel=0.02)
+
+
+@pytest.mark.parametrize("pace", [1.0, 2.0])
+def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: float) -> None:
+    """Two operators and a launch: 2 x 3.1 + 2.0 of 2 x 5.2 + 11.6 us, however slow the host is."""
+    build, each = Build(), 40.0 * pace
+    for number in range(STEPS):
+        for launch in range(LAUNCHES):
+            at = (number * LAUNCHES + launch) * each
+            for n in range(2):
+                build.operator(at + n, at + n + 1, "aten::add")
+            build.kernel(at + 12, at + 14, call=(at + 4, at + 10))
+        build.range(number * LAUNCHES * each, at + each, f"step_{number}", domain="stepscope")
+    simulation = Job([build.trace(tmp_path).folder]).simulation
+    readers = [simulation._read_of(0)]
+    factor = profiled_factor(simulation.subjects, simulation.runs, readers)
+    (subject,) = simulation.subjects
+    estimate = subject.program.recording_ns.sum() / simulation.runs[0].steps
+    cost = factor * estimate / LAUNCHES
+    assert cost == pytest.approx(1000 * each * 8.2 / 22.0, rel=0.03)
 
 
 def test_a_wait_for_input_hides_what_recording_costs(tmp_path: Path) -> None:

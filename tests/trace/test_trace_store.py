@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.trace import table_file
@@ -98,6 +98,7 @@ def spans(starts: list[int], names: list[str] | None = None) -> dict[str, Any]:
     }
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.integers(-1000, 1000), min_size=1, max_size=20), max_size=6))
 def test_rows_are_sorted_on_disk(tmp_path_factory: Any, batches: list[list[int]]) -> None:
     folder = tmp_path_factory.mktemp("sorted")

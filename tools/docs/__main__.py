@@ -9,10 +9,12 @@ from functools import cache
 from pathlib import Path
 
 from tools.docs.knowledge_pages import GLOSSARY, glossary_page
+from tools.docs.man_page import PATH as MAN_PAGE
+from tools.docs.man_page import man_page
 from tools.docs.notebook import PATH as NOTEBOOK
 from tools.docs.notebook import executed_notebook
 from tools.docs.page_types import PATH, page_types
-from tools.docs.reference import PAGES
+from tools.docs.reference import ENVIRONMENT, PAGES
 from tools.docs.snippets import demo_image, filled, words
 
 REPOSITORY = Path(__file__).parents[2]
@@ -56,7 +58,8 @@ def stale_files(root: Path, *, drawing: bool = False) -> Iterator[tuple[Path, st
     for path in sorted(reference.glob("*")):
         if path.name not in PAGES:
             yield path, None
-    for path, text in ((root / PATH, page_types()), (root / GLOSSARY, glossary_page())):
+    single = {PATH: page_types(), GLOSSARY: glossary_page(), MAN_PAGE: man_page(ENVIRONMENT)}
+    for path, text in ((root / name, text) for name, text in single.items()):
         if _read(path) != text:
             yield path, text
     for path in pages_by_hand(root):

@@ -22,14 +22,15 @@ from stepscope.cli import options, registry
     "--kind",
     type=click.Choice(["captures", "timeline", "answers"]),
     default="captures",
-    help="What clear removes: imported captures with all that was made of them (the default), or "
-    "only their stored timelines, or only answers that took long to find.",
+    help="What clear removes: imported captures with everything derived from them (default), "
+    "only stored timelines, or only stored answers.",
 )
 @options.formats("text", "json")
 def command(action: str, kind: str, format_: str) -> None:
-    """See ("show", the default) or empty ("clear") the cache of imported captures.
+    """Show ("show", the default) or remove ("clear") the cached imports of captures.
 
-    STEPSCOPE_CACHE_DIR names its folder, STEPSCOPE_CACHE_MAX_BYTES its size bound (20 GB).
+    STEPSCOPE_CACHE_DIR names the folder, STEPSCOPE_CACHE_MAX_BYTES the largest size (20 GB by
+    default).
     """
     from stepscope.cache.store import Cache
 

@@ -8,13 +8,13 @@ from stepscope.cli import options, registry
 
 _ACTIONS = {
     "start PID": "Begin recording in a program that 'stepscope run' started with the collector "
-    "(--paused lets it start without recording). PID is any of its processes, the launcher, or "
-    "the run's folder. A run that has finished takes no orders.",
-    "stop PID": "End recording there.",
-    "dump PID": "Read what has been recorded up to now (with run --ring, the last seconds) "
-    "into traces in a folder of their own, while the program runs on.",
-    "finalise FOLDER": "Read the raw files of a run into traces beside them, and remove them "
-    "then (they stay after run --keep-raw, or where a rank cannot be read: exit code 2).",
+    "(--paused starts it without recording). PID is any of its processes, that of stepscope run, "
+    "or the run's folder. The run must still be running.",
+    "stop PID": "Stop recording there.",
+    "dump PID": "Write what has been recorded up to now (with run --ring, the last seconds) "
+    "as traces in a new folder, while the program runs on.",
+    "finalise FOLDER": "Read the raw files of a run into traces next to them, then remove them "
+    "(not after run --keep-raw, or if a rank cannot be read: exit code 2).",
 }
 
 
@@ -35,7 +35,7 @@ _ACTIONS = {
 @click.argument("target", metavar="PID|FOLDER")
 @options.formats("text", "json")
 def command(action: str, target: str, format_: str) -> int:
-    """Steer or read a capture that runs, or read one whose launcher did not live to do it."""
+    """Control a running capture, or recover one whose launcher was killed."""
     from stepscope.api.recording import dump_capture, finalise_capture, order_capture
 
     traces, whole = [], True

@@ -14,24 +14,26 @@ from stepscope.cli import options, registry
         "stepscope ceilings -o h200.json": "measure, and keep for the option --ceilings",
     },
 )
-@click.option("--device", default=0, show_default=True, help="Number of the GPU.")
+@click.option("--device", default=0, show_default=True, help="Number of the GPU.", metavar="N")
 @click.option(
     "--output",
     "-o",
     type=click.Path(),
-    help="Write what was measured to this file, for the option --ceilings.",
+    help="Write the measured peaks to this file, for the option --ceilings.",
+    metavar="FILE",
 )
 @options.formats(*options.TABLE_FORMATS)
 def command(device: int, output: str | None, format_: str) -> None:
-    """Measure what this machine's GPU achieves: the ceilings of its roofline.
+    """Measure the peak rates of this machine's GPU, for rooflines.
 
     Bandwidth of DRAM (streams of loads, and of loads and stores) and of L2; multiply-adds in FP32
-    and FP64; GEMMs of every type that its tensor cores know, by cuBLASLt. Each is the
-    best of five batches after a warm-up, with random numbers, for zeros take less power. It
-    takes some ten seconds and up to 3 GiB of device memory; nothing else should use the GPU
-    meanwhile. The datasheet stands beside it.
+    and FP64; GEMMs of every type that its tensor cores support, with cuBLASLt. Each is the best of
+    five batches after a warm-up, on random numbers, since zeros draw less power. It takes some ten
+    seconds and up to 3 GiB of GPU memory; nothing else should use the GPU meanwhile. The
+    datasheet's value is printed next to each.
 
-    Nothing is kept but the file of --output: the same trace must give the same diagnosis to all.
+    Only --output stores the result; without --ceilings a diagnosis uses the datasheet, so that
+    everyone gets the same one.
     """
     import msgspec
 

@@ -27,22 +27,23 @@ if TYPE_CHECKING:
     type=click.Choice(("operation", "rank", "instance", "split")),
     default="operation",
     show_default=True,
-    help="What a row is: a kind of operation in a group; a rank (the formats other than csv show "
-    "both); one collective on one rank; what all-to-alls carry from one rank to another.",
+    help="What a row is: operation: one type of collective in a group; rank: one rank (formats "
+    "other than csv show both); instance: one collective on one rank; split: what "
+    "all-to-alls send from one rank to another.",
 )
 @options.opening
 def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions) -> None:
     """Show the communication of a job: waiting, transferring, bandwidth, late ranks.
 
-    Give the captures of all ranks together. Only then the time that a rank waits inside a
-    collective for the last one to join can be told from the time in which data moves. Figures are
-    about the steady steps that all ranks share.
+    Give the captures of all ranks together: only then can the time in which a rank waits inside a
+    collective for the last one be separated from the time in which data moves. Values are about the
+    steady steps that all ranks share.
 
     Bandwidths count the transfer only, as nccl-tests defines them. They need message sizes, which
     torch.profiler records and Nsight Systems does not.
 
-    --by split shows who sends how much to whom in all-to-alls, which tells a rank that gets more
-    than the others.
+    --by split shows how much each rank sends to each other in all-to-alls, which reveals a rank
+    that gets more than the others.
     """
     from stepscope.api import Job
     from stepscope.render import comm

@@ -70,14 +70,14 @@ def command(
     """Tell whether a run got faster, by how much, where, and whether that is more than noise.
 
     BEFORE and AFTER are captures of any source, or folders with the ranks of a job. More than two
-    are shown as a trend. Ranks that are in no folder are named one by one with --before and
+    are shown as a trend. Ranks that are not in one folder are named one by one with --before and
     --after.
 
     Two Nsight Compute reports are compared kernel by kernel, metric by metric: limiter, time,
     bytes, hit rates, stalls.
 
-    --by tree merges the call trees of operators and annotations: where they part, and what either
-    side takes there on the host and on the GPU. --by name adds them up by name.
+    --by tree merges the call trees of operators and annotations, and shows where they part and what
+    each side takes there on the CPU and the GPU. --by name adds them up by name.
     """
     from stepscope.api.ncu import is_kernel_report
     from stepscope.api.runs import compare_runs, trend_of_runs

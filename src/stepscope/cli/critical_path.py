@@ -21,17 +21,22 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@click.option("--only-step", type=int, help="Only this step; all replayed steady steps by default.")
+@click.option(
+    "--only-step",
+    type=int,
+    help="Only this step; by default all replayed steady steps.",
+    metavar="N",
+)
 @options.formats("text", "json", "csv")
 @options.opening
 def command(
     paths: tuple[str, ...], only_step: int | None, format_: str, opening: OpenOptions
 ) -> None:
-    """Show what decided how long the steps took.
+    """Show the critical path: what decided how long the steps took.
 
-    The critical path is the chain of host work, launches, kernels, copies and waits that ended
-    each step: making anything else faster gains nothing. Its parts sum to the steps exactly.
-    CSV has one row for each step and kind.
+    It is the chain of CPU work, launches, kernels, copies and waits that ended each step; making
+    anything else faster gains nothing. Its parts sum to the steps exactly. CSV has one row per step
+    and type.
     """
     from stepscope.api import Job
 

@@ -28,7 +28,7 @@ from stepscope.cli.diagnose import show
 )
 @options.formats("terminal", "json", "markdown")
 def command(listing: bool, folder: Path | None, format_: str) -> None:
-    """Diagnose the bundled real trace: a GPT trained on one H200, with a slow data loader."""
+    """Diagnose a bundled capture: a GPT trained on one H200, with a slow data loader."""
     if listing or folder is not None:
         from stepscope.api.bundled import CAPTURES, copy_bundled
 

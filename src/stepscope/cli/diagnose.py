@@ -30,14 +30,19 @@ if TYPE_CHECKING:
     "reports",
     multiple=True,
     type=click.Path(readable=False),
-    help="Nsight Compute report of the same program; may be repeated. Findings about kernels go "
-    "on to the cause inside them.",
+    help="Nsight Compute report of the same program; can be repeated. Findings about kernels "
+    "then name the cause inside the kernel.",
+    metavar="REPORT",
 )
 @options.ceilings
 @click.option(
     "--brief", is_flag=True, help="Print JSON of at most 1,000 tokens, for agents; times are ms."
 )
-@click.option("--no-evidence", is_flag=True, help="Leave the figures out of the terminal output.")
+@click.option(
+    "--no-evidence",
+    is_flag=True,
+    help="Leave the numbers behind each finding out of the terminal output.",
+)
 def command(
     paths: tuple[str, ...],
     format_: str,

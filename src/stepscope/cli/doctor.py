@@ -23,8 +23,8 @@ _MARKS = {"ok": "ok", "warning": "!", "missing": "-"}
 def command(format_: str, program: tuple[str, ...]) -> None:
     """Show what can be captured on this machine, and what to do where it cannot.
 
-    Give the program after --, as in: stepscope doctor -- python train.py; its Python is then the
-    one that is looked into.
+    Give the program after --, as in: stepscope doctor -- python train.py; then its Python is the
+    one that is examined.
     """
     from stepscope.api.recording import examine_machine
 

@@ -14,10 +14,11 @@ from stepscope.cli import options, registry
         "stepscope explain host_sync": "a cause",
         "stepscope explain pt_autograd_0": "a thread, as a capture shows it",
         "stepscope explain ERR_NVGPUCTRPERM": "an error message",
+        "stepscope explain host_sync --in run1": "the figures behind a finding, with their SQL",
     },
 )
 @click.argument("term", nargs=-1)
-@click.option("--list", "listing", is_flag=True, help="Show the names of all that is known.")
+@click.option("--list", "listing", is_flag=True, help="List everything that can be explained.")
 @click.option(
     "--in",
     "captures",
@@ -30,9 +31,7 @@ from stepscope.cli import options, registry
 def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], format_: str) -> None:
     """Explain a term: a cause, a column, a thread, a CUDA call, an error message, a tool ...
 
-    TERM is an id or a name as a capture or a terminal shows it, as in: stepscope explain host_sync,
-    explain pt_autograd_0, explain cudaStreamSynchronize, explain ERR_NVGPUCTRPERM, explain
-    gpu_op.start_ns.
+    TERM is an id, or a name as a capture or a terminal shows it; --list shows all of them.
     """
     from stepscope.api.terms import explain_term, terms
 

@@ -54,9 +54,13 @@ _TIMELINES = ("perfetto", "chrome", "speedscope")
     help="File to write, for parquet and arrow a folder; .gz packs a timeline.",
 )
 @click.option(
-    "--counters", is_flag=True, help="Add the queue length of each stream and copy bandwidths."
+    "--counters",
+    is_flag=True,
+    help="Add the queue length of each stream and the bandwidth of copies.",
 )
-@click.option("--critical-path", is_flag=True, help="Draw what decided how long the steps took.")
+@click.option(
+    "--critical-path", is_flag=True, help="Draw the chain that decided how long the steps took."
+)
 @click.option("--force", is_flag=True, help="Overwrite the file or folder.")
 @options.formats("text", "json")
 @options.opening
@@ -72,13 +76,11 @@ def command(
 ) -> None:
     """Write the capture in the format of another tool.
 
-    `perfetto` and `chrome` open in Perfetto, `speedscope` in speedscope: tracks, launch arrows and
-    counters are those of `stepscope ui`, with steps and with idle time by cause. --counters adds
-    how many operations wait in each stream's queue, and the bandwidth of copies; --critical-path
-    draws the chain of work and waits that decided how long the steps took. `sqlite` has the schema
-    of Nsight Systems' exports, so `nsys stats` and other tools for these read it. `parquet` and
-    `arrow` are a folder with a file for each table that `stepscope query` knows. Nothing is
-    printed, but with --format json one line that says what was written.
+    perfetto and chrome open in Perfetto, speedscope in speedscope: the tracks, launch arrows and
+    counters of stepscope ui, with steps and with idle time by cause. sqlite has the schema of
+    Nsight Systems' exports, so nsys stats and other tools read it. parquet and arrow make a folder
+    with a file for each table of stepscope query. Nothing is printed; --format json prints one line
+    that says what was written.
     """
     from stepscope.api import Job
 

@@ -29,15 +29,15 @@ _SINGLE = 5
     type=click.Choice(("cause", "gap")),
     default="cause",
     show_default=True,
-    help="cause: sums by cause, what ended the gap and range; gap: every single gap. People are "
-    "shown the longest gaps below the sums as well.",
+    help="cause: totals by cause, by what ended the gap and by range, with the longest gaps "
+    "below; gap: every single gap.",
 )
-@click.option("--only-step", type=int, help="Only this steady step; all of them by default.")
-@click.option("--rank", type=int, help="Only this rank; all by default.")
+@click.option("--only-step", type=int, help="Only this steady step; by default all.", metavar="N")
+@click.option("--rank", type=int, help="Only this rank; by default all.", metavar="N")
 @click.option(
     "--sort",
     type=click.Choice(("total", "longest", "count", "length", "start")),
-    help="Of sums: total (default), longest gap, or count of gaps; of single gaps: length "
+    help="Totals are sorted by total (default), longest gap or count; single gaps by length "
     "(default) or start.",
 )
 @options.limit
@@ -53,14 +53,14 @@ def command(
     format_: str,
     opening: OpenOptions,
 ) -> None:
-    """Show the idle time of the GPUs: what caused it, what ended it, where the host was.
+    """Show the idle time of the GPUs: its causes, what ended each gap, where the CPU was.
 
     A gap is a stretch of the steady steps in which a GPU executes nothing. It ends with an
-    operation, which a call launched; the range, operator, call and Python are those that the
-    launching process was in for most of it. Where a gap is charged to several causes, the sums
-    hold each part under its cause. They add up to the idle time of the steps exactly.
+    operation, which a call launched. Range, operator, call and Python function are those in which
+    the launching process spent most of the gap. A gap with several causes is split between them,
+    and all parts add up to the idle time of the steps exactly.
 
-    Times are ms, and ns in csv and json.
+    Times are in ms; in csv and json in ns.
     """
     from stepscope.api import Job
     from stepscope.render import gaps as render

@@ -26,37 +26,43 @@ if TYPE_CHECKING:
     "--baseline",
     multiple=True,
     type=click.Path(),
-    help="A stored baseline, or a capture, to compare with; several are runs of the same code.",
+    help="Stored baseline, or a capture, to compare with; repeat it for several runs of the same"
+    " code.",
 )
 @click.option(
     "--budget",
     "budgets",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Largest value allowed, as in step_ms=25; several are all checked.",
+    help="Largest value allowed, for example step_ms=25; can be repeated, and all are checked.",
 )
 @click.option(
     "--config",
     type=click.Path(),
-    help="TOML file with a [gate] table; stepscope.toml in the working directory by default.",
+    help="TOML file with a [gate] table; by default stepscope.toml in the working directory.",
 )
-@click.option("--allow-missing", is_flag=True, help="Pass what the captures cannot tell.")
+@click.option(
+    "--allow-missing", is_flag=True, help="Pass checks whose value the captures do not hold."
+)
 @click.option(
     "--save-baseline",
     type=click.Path(),
-    help="Add the captures to this baseline (the latest 20 are kept); it is made if need be.",
+    help="Add the captures to this baseline, which is created if needed; the latest 20 are kept.",
 )
 @options.formats("terminal", "markdown", "json")
 @click.option("--junit", "junit_file", type=click.Path(), help="Write JUnit XML to this file.")
 @click.option(
-    "--gitlab", "gitlab_file", type=click.Path(), help="Write GitLab's code-quality JSON here."
+    "--gitlab",
+    "gitlab_file",
+    type=click.Path(),
+    help="Write GitLab's code-quality JSON to this file.",
 )
-@click.option("--github", is_flag=True, help="Print annotations for GitHub Actions as well.")
+@click.option("--github", is_flag=True, help="Also print annotations for GitHub Actions.")
 @click.option(
     "--summary",
     "summary_file",
     type=click.Path(),
-    help="Append the verdict as Markdown to this file, as to $GITHUB_STEP_SUMMARY.",
+    help="Append the result as Markdown to this file, for example $GITHUB_STEP_SUMMARY.",
 )
 @options.opening
 def command(
@@ -73,10 +79,11 @@ def command(
     summary_file: str | None,
     opening: OpenOptions,
 ) -> int:
-    """Fail when a run is slower than its baseline, or over a budget. Exit code 1 means it is.
+    """Fail when a run is slower than its baseline, or over a budget.
 
-    Each PATH is one capture of the code under test, a folder holding the ranks of one. Several
-    captures let the test against the baseline measure how much runs vary.
+    The exit code is 1 when it fails. Each PATH is one capture of the code under test, or a folder
+    with the ranks of one. With several captures the run-to-run variation is measured instead of
+    assumed.
     """
     from stepscope.api.runs import gate_runs
     from stepscope.render import gate as render

@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from stepscope.knowledge.guidance import Guidance
 
 
+def _goals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from stepscope.api.guide import guide_goals
+
+    return [goal.id for goal in guide_goals().goals if goal.id.startswith(incomplete)]
+
+
 @registry.command(
     "Explain",
     order=5,
@@ -28,6 +34,7 @@ if TYPE_CHECKING:
     "--goal",
     default="",
     metavar="GOAL",
+    shell_complete=_goals,
     help="What you want to know: a name or a number of the list, or words such as 'idle gpu'.",
 )
 @click.option(

@@ -9,7 +9,7 @@ from stepscope.cli import options, registry
 _ACTIONS = {
     "add PATH...": "Record captures, each PATH being one run (a folder holds its ranks).",
     "list": "Show what was recorded; with --format csv, json or parquet, export it.",
-    "plot": "Draw a figure over the runs with its changes of level.",
+    "plot": "Draw a metric over the runs, with its change points.",
     "bisect": "Name the two runs between which it changed, what moved, and the revision to "
     "measure next.",
     "keep": "Remove all but the latest runs.",
@@ -42,21 +42,46 @@ _ACTIONS = {
     help="The history: an SQLite file, a folder (or an fsspec URL) of Parquet files, or "
     "postgresql://USER@HOST/DATABASE. $STEPSCOPE_HISTORY is another default.",
 )
-@click.option("--name", default="", help="What was run; runs of one name form a series.")
 @click.option(
-    "--revision", help="Revision of the code; by default that of the Git repository here."
+    "--name",
+    default="",
+    help="Name of what was run; runs of one name form a series.",
+    metavar="NAME",
 )
-@click.option("--label", default="", help="Free text kept with the run.")
-@click.option("--figure", default="step_ms", show_default=True, help="Figure to plot: a budget.")
-@click.option("--good", default="", help="Earlier end for bisect; the first run by default.")
-@click.option("--bad", default="", help="Later end for bisect; the last run by default.")
-@click.option("--skip", multiple=True, help="Revision that bisect cannot measure; repeatable.")
+@click.option(
+    "--revision",
+    help="Revision of the code; by default that of the Git repository in the working directory.",
+    metavar="REVISION",
+)
+@click.option("--label", default="", help="Free text stored with the run.", metavar="TEXT")
+@click.option(
+    "--figure",
+    default="step_ms",
+    show_default=True,
+    help="Metric to plot, by the name of a budget.",
+    metavar="NAME",
+)
+@click.option(
+    "--good",
+    default="",
+    help="Earlier end for bisect; by default the first run.",
+    metavar="REVISION",
+)
+@click.option(
+    "--bad", default="", help="Later end for bisect; by default the last run.", metavar="REVISION"
+)
+@click.option(
+    "--skip",
+    multiple=True,
+    help="Revision that bisect cannot measure; can be repeated.",
+    metavar="REVISION",
+)
 @click.option(
     "--by",
     type=click.Choice(("commits", "added")),
     default="commits",
     show_default=True,
-    help="Order of plot: the commits where Git knows them, or the order of adding.",
+    help="Order of plot: that of the commits where Git knows them, or that of adding.",
 )
 @click.option("--to", "target", default="", help="History that copy writes to, as for --file.")
 @click.option(
@@ -64,12 +89,13 @@ _ACTIONS = {
     "trackers",
     multiple=True,
     metavar="NAME[=WHERE]",
-    help="Send the figures to tensorboard (=FOLDER), mlflow (=URI) or wandb (=PROJECT), too.",
+    help="Also send the metrics to tensorboard (=FOLDER), mlflow (=URI) or wandb (=PROJECT).",
 )
 @click.option(
     "--latest",
     type=click.IntRange(1, 1_000_000_000),
-    help="How many runs of each name to keep; how many to log, all by default.",
+    help="keep: how many runs of each name to keep; log: how many to send, by default all.",
+    metavar="N",
 )
 @options.formats("terminal", "json", "csv", "html", "parquet")
 @click.option("--output", "-o", type=click.Path(), help="Write to this file.")
@@ -91,7 +117,7 @@ def command(
     format_: str,
     output: str | None,
 ) -> None:
-    """Keep the figures of runs over time, and find when they changed."""
+    """Keep the metrics of runs over time, and find when they changed."""
     from stepscope.api import history as offered
     from stepscope.render import history as render
     from stepscope.trace.errors import UsageError

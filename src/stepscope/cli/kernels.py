@@ -30,7 +30,11 @@ T = TypeVar("T")
 )
 @options.paths
 @click.option(
-    "--kernel", "-k", default="", help="Explain this kernel of a report: ID, name, regex."
+    "--kernel",
+    "-k",
+    default="",
+    help="Explain this kernel of a report: its number, its name or a regular expression.",
+    metavar="KERNEL",
 )
 @click.option(
     "--against",
@@ -38,15 +42,17 @@ T = TypeVar("T")
     default="",
     type=click.Path(readable=False),
     help="Compare with this report, metric by metric.",
+    metavar="REPORT",
 )
 @click.option(
-    "--roofline", is_flag=True, help="Operators of a trace against the device's ceilings."
+    "--roofline", is_flag=True, help="Show the operators of a trace against the GPU's ceilings."
 )
 @click.option(
     "--plot",
     default="",
     type=click.Path(readable=False),
     help="Draw the roofline of a report into this .svg or .html file.",
+    metavar="FILE",
 )
 @options.ceilings
 @options.limit
@@ -65,13 +71,12 @@ def command(
 ) -> None:
     """Show the kernels of a trace, or explain those of an Nsight Compute report.
 
-    Of a trace: the kernels of the steady steps by category and name, the longest time first. Times
-    are ms and us, and ns in csv and json: in total those of all devices, per step the mean of one
-    device. Kernels that run at the same time count each. Rates are of the bytes that copies
-    recorded, and that PyTorch's contiguous elementwise kernels move by their type and launch;
-    other kernels show none.
+    Of a trace: the kernels of the steady steps by category and name, longest total time first.
+    Times are in ms and us; in csv and json in ns. Totals are over all GPUs, values per step the
+    mean of one GPU; kernels that overlap all count. Bandwidths are shown for copies, and for
+    PyTorch's contiguous elementwise kernels, whose bytes follow from type and launch.
 
-    Of a report (.ncu-rep, or what ncu --csv --page raw or details printed): what limits each
+    Of a report (.ncu-rep, or the output of ncu --csv --page raw or details): what limits each
     kernel, and with --kernel why.
     """
     from stepscope.api.ncu import is_kernel_report

@@ -18,8 +18,8 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
     "Automate",
     order=1,
     examples={
-        "stepscope mcp --allow traces": "over standard streams, started by the client",
-        "stepscope mcp --http --port 8765": "over HTTP on this machine",
+        "claude mcp add stepscope -- stepscope mcp --allow traces": "a client starts it itself",
+        "stepscope mcp --http --port 8765": "over HTTP, on this machine only",
     },
 )
 @click.option(
@@ -40,9 +40,9 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
 def command(allow: tuple[str, ...], http: bool, port: int) -> None:
     """Serve a coding agent: diagnosis, evidence, SQL, comparison and prediction as MCP tools.
 
-    Over standard streams a client starts this command itself, as in: claude mcp add stepscope --
-    stepscope mcp --allow traces. With --http it prints the address, whose secret part is new each
-    time, or the value of STEPSCOPE_MCP_TOKEN. Captures are read, nothing is run or changed.
+    Over standard streams a client starts this command itself. With --http it prints the address,
+    whose secret part is new each time, or the value of STEPSCOPE_MCP_TOKEN. Captures are read,
+    nothing is run or changed.
     """
     from stepscope.agent.protocol import missing_sdk, serve_http, serve_stdio
     from stepscope.agent.session import Session

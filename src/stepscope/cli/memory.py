@@ -27,38 +27,42 @@ if TYPE_CHECKING:
     type=click.Choice(("peak", "oom", "end")),
     default="peak",
     show_default=True,
-    help="Moment at which to show who holds memory.",
+    help="The moment at which to show who holds memory.",
 )
 @click.option(
     "--by",
     type=click.Choice(("holder", "step", "time")),
     default="holder",
     show_default=True,
-    help="What a row of --format csv is.",
+    help="With --format csv: what a row is.",
 )
 @click.option(
     "--batch",
     default=1.0,
     metavar="FACTOR",
-    help="Predict the peak with so many times the batch, as in 2.",
+    help="Predict the peak with FACTOR times the batch size, for example 2.",
 )
 @click.option(
     "--checkpoint",
     is_flag=True,
-    help="Predict it with activation checkpointing of each layer; needs modules (with_stack=True).",
+    help="Predict the peak with activation checkpointing of every layer; needs modules "
+    "(with_stack=True).",
 )
 @click.option(
     "--zero",
     type=click.IntRange(1, 3),
     default=None,
-    help="Predict it with this stage of ZeRO (2, 3: fully_shard) over --over ranks.",
+    help="Predict the peak with this stage of ZeRO (2, 3: fully_shard) over --over ranks.",
+    metavar="STAGE",
 )
-@click.option("--over", default=2, show_default=True, help="Ranks for --zero.")
+@click.option(
+    "--over", default=2, show_default=True, help="Number of ranks for --zero.", metavar="RANKS"
+)
 @click.option(
     "--fits",
     default="",
     metavar="SIZE",
-    help="Say whether the predicted peak fits in this, as in 80G.",
+    help="Say whether the predicted peak fits into SIZE, for example 80G.",
 )
 @options.limit
 @options.formats(*options.TABLE_FORMATS)
@@ -79,8 +83,8 @@ def command(
     """Show GPU memory: over time by category, who held it at the peak, growth, fragmentation.
 
     Reads traces of torch.profiler with profile_memory=True, memory snapshots of PyTorch
-    (torch.cuda.memory._dump_snapshot; nothing in the pickle is run), and captures with the driver's
-    allocations. Sizes are MiB, and bytes in csv and json.
+    (torch.cuda.memory._dump_snapshot; nothing in the pickle is executed), and captures with the
+    driver's allocations. Sizes are in MiB; in csv and json in bytes.
 
     --batch, --checkpoint and --zero, alone or together, predict the peak after a change by
     replaying the recorded history with it.

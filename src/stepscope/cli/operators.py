@@ -37,13 +37,13 @@ _GROUPINGS = ("name", "shape", "stack", "module", "source", "range", "category")
     "--sort",
     default="",
     metavar="COLUMN",
-    help="A column of numbers as csv names it, the largest first; by default self_device_ns, or "
-    "self_cpu_ns where nothing ran on a GPU.",
+    help="Sort by this numeric column, named as in csv, largest first; by default "
+    "self_device_ns, or self_cpu_ns where nothing ran on a GPU.",
 )
-@click.option("--steady", is_flag=True, help="Only the steady steps, not the whole capture.")
+@click.option("--steady", is_flag=True, help="Only the steady steps instead of the whole capture.")
 @click.option("--join", is_flag=True, help="Count the backward pass of an operator in its own row.")
 @click.option(
-    "--kernels", is_flag=True, help="List the kernels under each; json has them in any case."
+    "--kernels", is_flag=True, help="List the kernels below each operator; json always has them."
 )
 @click.option(
     "--python",
@@ -80,12 +80,13 @@ def command(
     format_: str,
     opening: OpenOptions,
 ) -> None:
-    """Show host and device time by operator, as key_averages() of torch.profiler.
+    """Show CPU and GPU time by operator, as key_averages() of torch.profiler.
 
-    Self time is without what an operator calls inside, total time is with it; device time is that
-    of the kernels launched within. The figures of Kineto traces are those of torch's own table, by
-    name and by shape, to the nanosecond. Captures without GPU work are read, too. What no operator
-    launched has a row of its own, so that self times add up. Times are ms, and ns in csv and json.
+    Self time excludes what an operator calls inside, total time includes it; GPU time is that of
+    the kernels launched within. For Kineto traces the values equal those of torch's own table, by
+    name and by shape, to the nanosecond. Captures without GPU work can be read as well. What no
+    operator launched has a row of its own, so that self times add up. Times are in ms; in csv and
+    json in ns.
     """
     from stepscope.api import Job
     from stepscope.render import operators as render

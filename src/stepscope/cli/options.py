@@ -27,8 +27,16 @@ def paths(function: F) -> F:
     return click.argument("paths", nargs=-1, required=True, type=path, metavar="PATH...")(function)
 
 
+class _Renamed(click.Option):
+    """An option with an old name, which is still understood and no longer shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return None if record is None else (self.opts[0], record[1])
+
+
 def opening(function: F) -> F:
-    """``--step``, ``--step-kernel`` and ``--again``, as one argument: how captures are opened."""
+    """``--step``, ``--step-kernel``, ``--no-cache`` as one argument: how captures are opened."""
 
     @functools.wraps(function)
     def command(*args: Any, step: str, step_kernel: str, again: bool, **more: Any) -> Any:
@@ -36,20 +44,27 @@ def opening(function: F) -> F:
         return function(*args, opening=options, **more)
 
     for option in (
-        click.option("--again", is_flag=True, help="Import the capture again even when cached."),
+        click.option(
+            "--no-cache",
+            "--again",  # its name in earlier versions
+            "again",
+            cls=_Renamed,
+            is_flag=True,
+            help="Ignore the cached import, and read the capture again.",
+        ),
         click.option(
             "--step-kernel",
             default="",
             metavar="REGEX",
-            help="A step begins at each kernel whose name this finds (RE2 syntax: no look-ahead, "
-            "no back-references).",
+            help="A step begins at each kernel whose name matches REGEX (RE2 syntax: no "
+            "look-ahead, no back-references).",
         ),
         click.option(
             "--step",
             default="",
             metavar="RANGE|REGEX|none",
-            help="What a step is: the ranges of this name, or those whose names this finds; none: "
-            "the whole capture is one step. By default the capture tells.",
+            help="What a step is: NVTX ranges of this name, or whose name matches; none: the whole "
+            "capture is one step. By default it is found in the capture.",
         ),
     ):
         command = option(command)
@@ -62,7 +77,9 @@ def ceilings(function: F) -> F:
         "--ceilings",
         default="",
         type=click.Path(readable=False),
-        help="Use these measured ceilings (from stepscope ceilings -o), not with the datasheet's.",
+        help="Use these measured peak rates (from stepscope ceilings -o) instead of the "
+        "datasheet's.",
+        metavar="FILE",
     )(function)
 
 
@@ -72,8 +89,7 @@ def timeout(function: F) -> F:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="End the SQL after so many seconds. By default what STEPSCOPE_QUERY_TIMEOUT says, "
-        "else 300.",
+        help="End an SQL statement after SECONDS; by default $STEPSCOPE_QUERY_TIMEOUT, else 300.",
     )(function)
 
 
@@ -145,6 +161,7 @@ def limit(function: F) -> F:
         "--limit",
         type=click.IntRange(0, 1_000_000_000),
         help="Rows to show, 0 for all; by default 20 in column and markdown, all in csv and json.",
+        metavar="N",
     )(function)
 
 

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@click.option("--each", is_flag=True, help="Show every steady step, too.")
+@click.option("--each", is_flag=True, help="Also show every steady step.")
 @click.option(
     "--python",
     is_flag=True,
-    help="Show where Python spends the steps: functions or lines by phase and thread, the GIL, the "
-    "garbage collector.",
+    help="Show where Python spends the steps: functions or lines by phase and thread, the GIL, "
+    "the garbage collector.",
 )
 @options.limit
 @options.formats(*options.TABLE_FORMATS)
@@ -41,9 +41,10 @@ def command(
 ) -> None:
     """Show the phases of a step: dataload, copies, forward, backward, optimizer, other.
 
-    GPU time and idle time of all phases add up to the step exactly, host time to the step on the
-    host. Annotations tell the phases, else autograd's operators and threads, else the kernels and
-    the order of launches; the last column says which. Times are ms a step, and ns in csv and json.
+    GPU time and idle time of all phases add up to the step exactly, CPU time to the step on the
+    CPU. Phases are found by NVTX ranges, else by autograd's operators and threads, else by the
+    kernels and the order of launches; the last column says which. Times are in ms per step; in csv
+    and json in ns.
     """
     from stepscope.api import Job
     from stepscope.render import phases as render

@@ -38,12 +38,11 @@ def command(
 ) -> None:
     """Run SQL over the tables of a capture.
 
-    Several PATHs, or a folder of them, are the ranks of one job. The canonical tables (gpu_op,
-    api_call, range, operator, ...) and the analysis tables (step, idle_gap) are there with a column
-    rank. One SELECT statement in DuckDB's dialect; nothing else can be read, and nothing is
-    changed. "SHOW TABLES", "DESCRIBE gpu_op" and EXPLAIN work too. The statement is ended when it
-    takes more than --timeout, or more memory than STEPSCOPE_QUERY_MEMORY (by default half of the
-    machine's).
+    Several PATHs, or a folder of them, are the ranks of one job. There are the canonical tables
+    (gpu_op, api_call, range, operator, ...) and the analysis tables (step, idle_gap, ...), all with
+    a column rank. SQL is one SELECT statement in DuckDB's dialect, or "SHOW TABLES", "DESCRIBE
+    gpu_op" or EXPLAIN; it can read nothing else and change nothing. It is ended after --timeout, or
+    when it takes more memory than STEPSCOPE_QUERY_MEMORY (by default half of the machine's).
     """
     # the last word is taken for the statement, also where it is the capture
     if sql and (os.path.exists(sql) or not (paths or re.search(r"\s", sql.strip()))):  # noqa: PTH110 - a statement may be too long for a path

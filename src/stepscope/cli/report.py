@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     type=click.IntRange(1, 1_000_000),
     default=15,
     show_default=True,
-    help="Rows shown of each report.",
+    help="Rows of each report.",
+    metavar="N",
 )
 @click.option(
     "-o", "--output", type=click.Path(), help="Write to this file; .md and .html set the format."
@@ -46,8 +47,8 @@ def command(
 ) -> None:
     """Show the default reports of a capture on one readable page.
 
-    The page holds the longest rows of every report of stepscope stats for which the capture has
-    data, and says which capture options would provide the others.
+    The page holds the longest rows of every report of stepscope stats that the capture has data
+    for, and names the capture options that would provide the others.
     """
     options.import_numpy()
     from stepscope.api import Job

@@ -40,173 +40,224 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     "-o",
     "--output",
     default="",
-    help="Folder of the capture; a new one by default. %q{RANK} stands for a variable, %h for the "
-    "host, %p for the launcher's process, %% for a percent sign.",
+    help="Folder for the capture; a new one by default. %q{RANK} stands for an environment "
+    "variable, %h for the host, %p for the launcher's process, %% for a percent sign.",
+    metavar="FOLDER",
 )
 @click.option(
     "--backend",
     type=click.Choice(["auto", "collector", "nsys", "torch", "ncu"]),
     default="auto",
     show_default=True,
-    help="What records: Stepscope's own collector, Nsight Systems, torch.profiler, or Nsight "
-    "Compute.",
+    help="The recorder: Stepscope's own collector, Nsight Systems, torch.profiler or Nsight "
+    "Compute; auto takes the first of collector, nsys and torch that works here.",
 )
 @click.option(
     "--examine",
     default="",
     metavar="CAPTURE",
     type=click.Path(readable=False),
-    help="Record the kernels that the diagnosis of this capture of the same program is about "
-    "(with --backend ncu).",
+    help="With --backend ncu: record the kernels that the diagnosis of CAPTURE, of the same "
+    "program, is about.",
 )
 @click.option(
     "--kernel",
     default="",
     metavar="REGEX",
-    help="Record kernels whose function name this matches (with --backend ncu).",
+    help="With --backend ncu: record kernels whose function name matches REGEX.",
 )
 @click.option(
     "--try",
     "try_",
     multiple=True,
     metavar="NAME[,NAME...]",
-    help="Try fixes without touching the script: runs with them and without take turns, and their "
-    "steps and losses are compared. 'auto' takes those that the diagnosis names; an unknown name "
-    "lists all.",
+    help="Try fixes without editing the script: runs with and without them alternate, and their "
+    "steps and losses are compared. 'auto' takes those that the diagnosis names; an unknown"
+    " name lists all.",
 )
-@click.option("--each", is_flag=True, help="Try each fix of --try by itself, not all together.")
 @click.option(
-    "--rounds", default=2, show_default=True, help="How often the runs of --try take turns."
+    "--each", is_flag=True, help="With --try: try each fix by itself instead of all together."
+)
+@click.option(
+    "--rounds",
+    default=2,
+    show_default=True,
+    help="With --try: how many times the runs alternate.",
+    metavar="N",
 )
 @click.option(
     "--against",
     default="",
     metavar="CAPTURE|DIAGNOSIS",
     type=click.Path(readable=False),
-    help="A capture of the same program, or its stored diagnosis, whose prediction --try judges; "
-    "without it, a run is recorded first.",
+    help="With --try: a capture of the same program, or its stored diagnosis, whose prediction "
+    "is checked; by default a run is recorded first.",
 )
 @click.option(
     "--steps",
     default=0,
-    help="Record so many optimizer steps of PyTorch; with --try, time so many in each run and end "
-    "it then.",
+    help="Record N optimizer steps of PyTorch; with --try, time N in each run and then end it.",
+    metavar="N",
 )
 @click.option(
-    "--warmup", type=int, default=None, help="Steps to let pass before --steps; 5 by default."
+    "--warmup",
+    type=int,
+    default=None,
+    help="Skip N steps before --steps; 5 by default.",
+    metavar="N",
 )
 @click.option(
     "--range",
     "range_",
     default="",
-    help="Record inside NVTX ranges of this name (NAME or NAME@DOMAIN), or between the program's "
-    "calls of cudaProfilerApi.",
+    help="Record inside NVTX ranges called NAME or NAME@DOMAIN; cudaProfilerApi: between the "
+    "program's calls of cudaProfilerStart and cudaProfilerStop.",
+    metavar="NAME",
 )
-@click.option("--ranges", default=0, help="Be done after so many of those ranges; 0: record each.")
-@click.option("--delay", default=0.0, help="Begin so many seconds after the program's start.")
-@click.option("--duration", default=0.0, help="Record so many seconds.")
-@click.option("--paused", is_flag=True, help="Begin when 'stepscope capture start' says so.")
+@click.option(
+    "--ranges",
+    default=0,
+    help="Stop recording after N of those ranges; 0 records all.",
+    metavar="N",
+)
+@click.option(
+    "--delay",
+    default=0.0,
+    help="Start recording this long after the program's start.",
+    metavar="SECONDS",
+)
+@click.option("--duration", default=0.0, help="Record for this long.", metavar="SECONDS")
+@click.option(
+    "--paused", is_flag=True, help="Start without recording; begin on 'stepscope capture start'."
+)
 @click.option(
     "--ring",
     default=0.0,
-    help="Keep only the last so many seconds; 'stepscope capture dump', SIGUSR2 to this command "
-    "and --slow-step read them while the program runs on.",
+    help="Keep only the last SECONDS. 'stepscope capture dump', SIGUSR2 to this command and "
+    "--slow-step write them out while the program runs.",
+    metavar="SECONDS",
 )
 @click.option(
     "--slow-step",
     default=0.0,
     metavar="FACTOR",
-    help="Dump the ring when an optimizer step of PyTorch takes so many times the usual, as in 2.",
+    help="With --ring: write the ring out when an optimizer step of PyTorch takes longer than "
+    "FACTOR times the recent median, for example 2.",
 )
 @click.option(
     "--max-size",
     default="0",
     callback=_bytes,
-    help="End recording when a process's raw file has this size, as in 500M.",
+    help="Stop recording when a process's raw file reaches SIZE, for example 500M.",
+    metavar="SIZE",
 )
-@click.option("--ranks", default="", callback=_ranks, help="Record only these ranks, as in 0,3.")
+@click.option(
+    "--ranks",
+    default="",
+    callback=_ranks,
+    help="Record only these ranks, for example 0,3.",
+    metavar="LIST",
+)
 @click.option(
     "--graph",
     type=click.Choice(["graph", "node"]),
     default="graph",
     show_default=True,
-    help="CUDA graphs as one operation, or every kernel in them, which costs more.",
+    help="Record each CUDA graph as one operation, or every kernel in it, which costs more.",
 )
 @click.option(
     "--record",
     multiple=True,
     type=click.Choice(["event", "memory"]),
-    help="Also record CUDA events, or allocations of device memory.",
+    help="Also record CUDA events, or allocations of GPU memory; can be repeated.",
 )
-@click.option("--every-call", is_flag=True, help="Also record CUDA calls that only query.")
+@click.option(
+    "--every-call",
+    is_flag=True,
+    help="Also record CUDA calls that only query, such as cudaGetDevice.",
+)
 @click.option(
     "--counters/--no-counters",
     default=True,
-    help="Sample the GPUs' counters: clocks, what holds them down, power, memory, and from Hopper "
-    "on the use of SMs, tensor cores, memory, NVLink and PCIe.",
+    help="Sample the GPUs' clocks, throttle reasons, power and memory; on Hopper and newer also "
+    "the use of SMs, tensor cores, memory, NVLink and PCIe.",
 )
-@click.option("--counters-hz", default=10.0, show_default=True, help="How often a second.")
+@click.option(
+    "--counters-hz",
+    default=10.0,
+    show_default=True,
+    help="Samples of the counters per second.",
+    metavar="HZ",
+)
 @click.option(
     "--threads-hz",
     default=20.0,
     show_default=True,
-    help="Read the states of the program's threads so often a second, from outside; 0: not.",
+    help="Samples per second of the states of the program's threads, taken from outside; 0 "
+    "disables them.",
+    metavar="HZ",
 )
 @click.option(
     "--sample-hz",
     default=0.0,
-    help="Sample the Python stacks of all threads so often a second, as in 50.",
+    help="Sample the Python stacks of all threads this many times per second, for example 50.",
+    metavar="HZ",
 )
 @click.option(
     "--hook/--no-hook",
     default=True,
-    help="Load a small hook into Python programs, which notes other profilers.",
+    help="Load a small hook into Python programs: it marks the DataLoader and notes other "
+    "profilers.",
 )
 @click.option(
     "--stand-aside",
     is_flag=True,
-    help="Where the program starts torch.profiler or Proton, end the recording and leave the GPU "
-    "to it; without this they see no GPU work.",
+    help="Stop recording when the program starts torch.profiler or Proton; otherwise those tools"
+    " see no GPU activity.",
 )
 @click.option("--gc", is_flag=True, help="Record Python's garbage collections.")
 @click.option(
     "--waits",
     is_flag=True,
-    help="Record waits in the C library (locks, files, queues) and for the GIL.",
+    help="Record waits for the GIL and in the C library: locks, files, queues.",
 )
 @click.option(
     "--ops",
     is_flag=True,
-    help="Record PyTorch's operators with shapes, as NVTX ranges, in the steps of --steps.",
+    help="Record PyTorch's operators with their shapes, as NVTX ranges, in the steps of --steps.",
 )
-@click.option("--stacks", is_flag=True, help="Record Python stacks (torch.profiler only).")
-@click.option("--memory", is_flag=True, help="Record what tensors allocate (torch.profiler only).")
+@click.option("--stacks", is_flag=True, help="With --backend torch: record Python stacks.")
+@click.option(
+    "--memory", is_flag=True, help="With --backend torch: record the allocations of tensors."
+)
 @click.option(
     "--memory-snapshot",
     is_flag=True,
-    help="Also dump the history of PyTorch's allocator in the recorded steps, and where memory "
-    "runs out in them, into the folder memory of the capture (torch.profiler only).",
+    help="With --backend torch: also write the allocator's history of the recorded steps, and "
+    "where memory runs out in them, to the folder memory of the capture.",
 )
 @click.option(
     "--flush-ms",
     default=500,
     show_default=True,
-    help="How often GPU records are fetched: what a killed process loses.",
+    help="Interval at which GPU records are fetched: at most this much is lost when the program "
+    "is killed.",
+    metavar="MS",
 )
 @click.option("--stop-program", is_flag=True, help="End the program when recording has ended.")
-@click.option("--keep-raw", is_flag=True, help="Keep the raw files after they were read.")
-@click.option("--no-diagnose", is_flag=True, help="Only capture.")
+@click.option("--keep-raw", is_flag=True, help="Keep the raw files after they have been read.")
+@click.option("--no-diagnose", is_flag=True, help="Record only.")
 @click.option(
     "--strict",
     is_flag=True,
-    help="Exit with 2 where the program ended with 0 but nothing was recorded, or what was "
-    "recorded could not be read or diagnosed.",
+    help="Exit with 2 when the program succeeded but nothing was recorded, or the recording "
+    "could not be read or diagnosed.",
 )
 @options.formats("terminal", "json", "markdown")
 @click.option(
     "--dry-run",
     is_flag=True,
-    help="Print the exact command, and do nothing; nsys and ncu need not be installed for it.",
+    help="Print the exact command and do nothing; nsys and ncu need not be installed for it.",
 )
 @click.argument("program", nargs=-1, type=click.UNPROCESSED, required=True)
 def command(
@@ -231,17 +282,18 @@ def command(
     against: str,
     **rest: object,
 ) -> int:
-    """Run a program, record it, and diagnose what was recorded.
+    """Run a program, record it, and diagnose the recording.
 
-    Give the program after --, as in: stepscope run -- python train.py. Nothing needs to be
-    installed for it and the program is not changed. What is recorded survives a crash.
+    Give the program after --, as in: stepscope run -- python train.py. The program is not changed,
+    and nothing else needs to be installed for it. A recording survives a crash of the program.
 
-    The exit code is always the program's: 128 + the signal that killed it, 127 where it is not
-    found, 126 where it cannot be executed. What goes wrong with recording or diagnosing is said on
-    standard error; --strict makes it exit code 2, which is also that of options that make no
-    sense.
+    The exit code is the program's: 128 + the signal that killed it, 127 if it is not found, 126 if
+    it cannot be executed. What goes wrong with recording or diagnosing is reported on standard
+    error; with --strict it also makes the exit code 2. Invalid options end with 2 before the
+    program starts.
 
-    With --try the program is run several times, with fixes and without: see the guide on trying.
+    With --try the program is run several times, with fixes and without them: stepscope guide --goal
+    before_after.
     """
     from stepscope.api.recording import (
         capture_options,

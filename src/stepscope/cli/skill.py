@@ -9,23 +9,19 @@ import click
 from stepscope.cli import options, registry
 from stepscope.trace.errors import UsageError
 
-ACTIONS = {
-    "show": "Print the skill, or one of its files.",
-    "install": "Write it where coding agents read skills.",
-}
+_ACTIONS = ("show", "install")
 
 
 @registry.command(
     "Automate",
     order=2,
     examples={
-        "stepscope skill install": "where the agents of this folder read skills",
-        "stepscope skill show": "print it",
+        "stepscope skill show": "the instructions",
+        "stepscope skill install": "write them into the skill folders of this project",
+        "stepscope skill install --path ~/.claude/skills": "for all projects",
     },
-    cls=options.WithActions,
-    actions=ACTIONS,
 )
-@click.argument("action", type=click.Choice(list(ACTIONS)))
+@click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("file", default="")
 @click.option(
     "--path",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     examples={
         "stepscope steps run1": "the first steps",
         "stepscope steps run1 --format csv": "all of them, in ns",
+        "stepscope steps run1 --brief": "all of them in ms, for agents",
     },
 )
 @options.paths
@@ -28,9 +29,9 @@ if TYPE_CHECKING:
 def command(
     paths: tuple[str, ...], limit: int | None, format_: str, brief: bool, opening: OpenOptions
 ) -> None:
-    """Show every step: length, and where its time goes on the device.
+    """Show every step: its length, and where its time goes on the GPU.
 
-    Times are ms, and ns in csv and json, which have more columns. The parts (compute, exposed
+    Times are in ms; csv and json have them in ns, and more columns. The parts (compute, exposed
     communication, exposed copy, memset, idle) sum to the length exactly.
     """
     from stepscope.api import Job

@@ -30,13 +30,21 @@ if TYPE_CHECKING:
 @options.formats("text", "json")
 @options.opening
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Port; a free one if left out."
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    help="Port to listen on; a free one by default.",
 )
-@click.option("--no-browser", is_flag=True, help="Print the address only.")
-@click.option("--static", type=click.Path(), help="Write one HTML file instead of serving.")
-@click.option("--only-step", type=click.IntRange(0), help="With --static: this step only.")
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
 @click.option(
-    "--window", default="", help="With --static: [start]/[end] only, as the axis shows them."
+    "--static", type=click.Path(), help="Write one HTML file instead of serving.", metavar="FILE"
+)
+@click.option("--only-step", type=click.IntRange(0), help="With --static: only this step.")
+@click.option(
+    "--window",
+    default="",
+    help="With --static: only [start]/[end], as the axis shows them.",
+    metavar="WINDOW",
 )
 @click.option("--force", is_flag=True, help="With --static: overwrite the file.")
 @click.option(
@@ -59,10 +67,10 @@ def command(
 ) -> None:
     """Show the timeline in the browser, with the diagnosis beside it.
 
-    Several PATHs are the ranks of one job, unless --compare says that they are two runs.
-    The server listens on the loopback interface only, at an address that holds a random token.
-    It ends with Ctrl+C. With --static, nothing is served: the file opens from disk anywhere.
-    With --format json, one line says where the timeline is: address, or the file of --static.
+    Several PATHs are the ranks of one job, or with --compare two runs. The server listens on the
+    loopback interface only, at an address that holds a random token, and ends with Ctrl+C. With
+    --static nothing is served: the file opens from disk anywhere. With --format json, one line has
+    the address, or the file of --static.
     """
     options.import_numpy()
     if static is None and (only_step is not None or window or force):

@@ -34,11 +34,11 @@ def command(
     timeout: float | None,
     opening: OpenOptions,
 ) -> None:
-    """Recompute every figure of REPORT, a stored diagnosis, from the capture it was made from.
+    """Recompute every number of a stored diagnosis from the capture it was made from.
 
-    REPORT is what `stepscope diagnose --format json` wrote. Every evidence statement is run
-    again, and every figure of the report must equal the evidence of its name. Exits with 1 when
-    one differs, and names the first.
+    REPORT is what stepscope diagnose --format json wrote. Every evidence statement is run again,
+    and every number of the report must equal its evidence. Exits with 1 when one differs, and names
+    the first.
     """
     from stepscope.api import Job
     from stepscope.api.job import stored_options

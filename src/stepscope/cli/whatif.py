@@ -39,7 +39,8 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     multiple=True,
     metavar="NAME=VALUE",
     help="A setting of the program: batch=2x, workers=8, precision=bf16, graphs=on, "
-    "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=4:16. --list explains each.",
+    "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=4:16. --list "
+    "explains each.",
 )
 @click.option(
     "--with",
@@ -56,13 +57,13 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     is_eager=True,
     expose_value=False,
     callback=_list,
-    help="Explain what --set can set, what each needs and how far it was checked.",
+    help="Explain what --set can set, what each setting needs, and how well it was checked.",
 )
 @click.option(
     "--free",
     multiple=True,
     metavar="CAUSE[,CAUSE]",
-    help="Causes of idle time that are gone: input_starvation, host_sync, host_compute, "
+    help="Causes of idle time to remove: input_starvation, host_sync, host_compute, "
     "blocking_copy, allocator_churn, launch_bound, ...",
 )
 @click.option(
@@ -70,17 +71,17 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     "scale_kernels",
     multiple=True,
     metavar="REGEX=FACTOR",
-    help="Kernels whose name matches take FACTOR times as long.",
+    help="Kernels whose name matches REGEX take FACTOR times as long.",
 )
 @click.option(
     "--launches-free",
     is_flag=True,
-    help="Launches cost the host nothing, and kernels follow one another as in a CUDA graph.",
+    help="Launches cost the CPU nothing, and kernels follow one another as in a CUDA graph.",
 )
 @click.option(
     "--overlap-communication",
     is_flag=True,
-    help="Communication is hidden behind compute as far as dependencies allow.",
+    help="Communication overlaps with compute as far as dependencies allow.",
 )
 @click.option(
     "--rank-like-median",
@@ -88,7 +89,7 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     multiple=True,
     type=int,
     metavar="RANK",
-    help="The rank is as fast as the median rank.",
+    help="This rank becomes as fast as the median rank.",
 )
 @click.option(
     "--even-work",
@@ -114,11 +115,9 @@ def command(
 ) -> None:
     """Predict the step after a change, by replaying the run with it.
 
-    All changes are made together: what one of them gains depends on the others. Of several it is
-    printed, too, what each gives alone. The unchanged replay is printed with how far it is from
-    the measured step.
-
-    For example: stepscope whatif run.json --set batch=2x --set precision=bf16
+    All changes are applied together, since the gain of one depends on the others; with several, the
+    gain of each alone is printed as well. The replay of the unchanged run is printed with its error
+    against the measured step.
     """
     from stepscope.api import Job
     from stepscope.api.explained import changes_of, other_capture

@@ -165,10 +165,10 @@ def diagnose(
         profiler_overhead=overhead(about),
         levers=[lever_finding(item, compute) for item in levers] if enough else [],
         kernels=kernel_split(reference, compute) if enough else None,
-        gpu_utilization=about["gpu_utilization"].value if single and enough else None,
         ranks=ranks,
         outlier_steps=outliers,
         combined=combined[0] if combined is not None else None,
+        gpu_utilization=about["gpu_utilization"].value if single and enough else None,
     )
 
 

@@ -433,13 +433,13 @@ class Diagnosis(msgspec.Struct, frozen=True):
             findings; ``cause`` is the id of the lever. Each is predicted by itself: gains of levers
             that change the same kernels do not add up.
         kernels: the kernels of a step against the device's ceilings; null where there are none.
-        gpu_utilization: what ``nvidia-smi`` calls utilisation, of a single GPU: the share of the
-            steady steps in which one or more kernels ran, 0 to 1, however well they used the GPU;
-            null for several GPUs and where too little was recorded.
         ranks: where the mean step of each device goes, side by side; empty for a single device.
         outlier_steps: steps of the reference device that take far longer than the normal ones, the
             longest first; sixteen at most.
         combined: the first two findings repaired together; null where there are fewer.
+        gpu_utilization: what ``nvidia-smi`` calls utilisation, of a single GPU: the share of the
+            steady steps in which one or more kernels ran, 0 to 1, however well they used the GPU;
+            null for several GPUs and where too little was recorded.
     """
 
     schema: str
@@ -454,10 +454,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     profiler_overhead: ProfilerOverhead | None = None
     levers: list[Finding] = []
     kernels: KernelSplit | None = None
-    gpu_utilization: float | None = None
     ranks: list[RankTime] = []
     outlier_steps: list[OutlierStep] = []
     combined: Combined | None = None
+    gpu_utilization: float | None = None
 
     def _repr_html_(self) -> str:
         """The findings, for a notebook."""

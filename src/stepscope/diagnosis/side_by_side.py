@@ -100,10 +100,12 @@ def outlier_rows(case: Case, compute: Compute) -> tuple[list[OutlierStep], list[
                 excess_ns=int(odd.parts["excess_ns"][most]),
             )
         )
-        figure = Figure(
-            f"outlier.step{step}.wall_ns",
-            "ns",
-            f"SELECT max(wall_ns) FROM step WHERE step = {step} AND {{gpu}}",
-        )
+        evidence.append(evaluated(_length(f"outlier.step{step}.wall_ns", step), case, compute))
+    if rows:
+        figure = _length(f"outlier.step{odd.reference}.normal_ns", odd.reference)
         evidence.append(evaluated(figure, case, compute))
     return rows, evidence
+
+
+def _length(name: str, step: int) -> Figure:
+    return Figure(name, "ns", f"SELECT max(wall_ns) FROM step WHERE step = {step} AND {{gpu}}")

@@ -205,9 +205,25 @@ def _comparisons(
         causes = values.pop("idle_by_cause_ns")
         stated |= {f"{name}.{k}": v for k, v in values.items() if k.endswith("_ns")}
         stated |= {f"{name}.idle_by_cause_ns.{k}": v for k, v in causes.items()}
-    yield from _fields("summary", stated, diagnosis.evidence)
+    yield from _fields("summary", stated | _rows(diagnosis), diagnosis.evidence)
     if diagnosis.kernels is not None:
         yield from _split(diagnosis.kernels, compute)
+
+
+def _rows(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The fields of ranks, outlier steps and two repairs together, by the name of their figures."""
+    stated: dict[str, Any] = {}
+    for row in diagnosis.ranks:
+        values = msgspec.to_builtins(row)
+        name = f"rank{row.rank}.device{row.device}.mean"
+        stated |= {f"{name}.{k}": v for k, v in values.items() if k.endswith("_ns")}
+    for odd in diagnosis.outlier_steps:
+        stated[f"outlier.step{odd.step}.wall_ns"] = odd.wall_ns
+        stated[f"outlier.step{odd.normal_step}.normal_ns"] = odd.normal_ns
+    if diagnosis.combined is not None:
+        values = msgspec.to_builtins(diagnosis.combined)
+        stated |= {f"combined.{k}": v for k, v in values.items() if k.endswith("_ns")}
+    return stated
 
 
 def _split(
@@ -233,6 +249,8 @@ def _fields_of(finding: Finding) -> dict[str, float | int]:
         names += ["time_ns_per_step", "share_of_step"]
     elif finding.cause == "insufficient_data":
         return {}
+    if finding.unaffected_step_ns is not None:
+        names.append("unaffected_step_ns")
     return {name: getattr(finding, name) for name in names}
 
 

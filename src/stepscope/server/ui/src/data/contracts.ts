@@ -13,10 +13,10 @@ export interface Diagnosis {
   profiler_overhead: ProfilerOverhead | null;
   levers: Finding[];
   kernels: KernelSplit | null;
-  gpu_utilization: number | null;
   ranks: RankTime[];
   outlier_steps: OutlierStep[];
   combined: Combined | null;
+  gpu_utilization: number | null;
 }
 
 export interface TraceSummary {

@@ -1,0 +1,142 @@
+"""Rows beside the findings: ranks, outlier steps, two repairs together, trust in predictions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+import pytest
+from tests.support.captures import DATA, unpack
+
+from stepscope.activity.locations import _without_wrappers
+from stepscope.api import Job
+from stepscope.diagnosis.combined import both
+from stepscope.diagnosis.predictions import Predicted
+from stepscope.diagnosis.ranking import Ranked
+from stepscope.diagnosis.reliability import why_unreliable
+from stepscope.diagnosis.result import Diagnosis
+from stepscope.trace.frame import Frame
+
+RANKS = [DATA.parent / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz" for rank in range(2)]
+
+
+def diagnosed(name: str) -> tuple[Job, Diagnosis]:
+    job = Job([unpack(DATA / "nsys" / f"{name}.sqlite.xz")])
+    return job, job.diagnose()
+
+
+def test_each_rank_has_a_row_whose_parts_sum_to_its_step() -> None:
+    job = Job([unpack(path) for path in RANKS])
+    found = job.diagnose()
+    assert [row.rank for row in found.ranks] == [0, 1]
+    for row in found.ranks:
+        parts = (row.compute_ns, row.waiting_ns, row.transfer_ns, row.copy_ns, row.idle_ns)
+        assert sum(parts) == pytest.approx(row.step_ns, abs=len(parts))
+    # the rank that has less to compute is the one that waits
+    less, more = sorted(found.ranks, key=lambda row: row.compute_ns)
+    assert less.waiting_ns > more.waiting_ns
+    changed = msgspec.structs.replace(found.ranks[0], waiting_ns=found.ranks[0].waiting_ns + 1)
+    report = msgspec.structs.replace(found, ranks=[changed, found.ranks[1]])
+    (difference,) = job.verify(msgspec.json.encode(report)).differences
+    assert difference.figure == "rank0.device0.mean.waiting_ns"
+
+
+def test_outlier_steps_have_numbers_and_what_most_of_them_is() -> None:
+    job, found = diagnosed("gpt1024_checkpoint_spike")
+    assert sorted(row.step for row in found.outlier_steps) == [3, 7, 11]
+    longest = [row.wall_ns for row in found.outlier_steps]
+    assert longest == sorted(longest, reverse=True)
+    for row in found.outlier_steps:
+        assert (row.part, row.name) == ("idle", "checkpoint_stall")
+        assert row.excess_ns <= row.wall_ns - row.normal_ns
+        lengths = job.steps.to_pydict()["wall_ns"]
+        assert (row.wall_ns, row.normal_ns) == (lengths[row.step], lengths[row.normal_step])
+    assert found.ranks == []
+    assert job.verify(msgspec.json.encode(found)).verified
+
+
+def test_two_repairs_together_gain_no_less_than_each() -> None:
+    job, found = diagnosed("gpt1024_alloc_churn")
+    assert found.combined is not None
+    assert found.combined.causes == [f.cause for f in found.findings[:2]]
+    assert found.combined.replayed
+    assert found.combined.predicted_step_ns <= min(f.predicted_step_ns for f in found.findings[:2])
+    assert found.combined.prediction_low_ns > 0
+    (figure,) = (e for e in found.evidence if e.figure == "combined.predicted_step_ns")
+    assert job.figure(figure.sql) == figure.value == found.combined.predicted_step_ns
+
+
+def item(step: float, low: float, high: float, **more: Any) -> Ranked:
+    """A finding of a step of 100 ns that cannot be replayed."""
+    return cast(
+        "Ranked",
+        SimpleNamespace(
+            cause=SimpleNamespace(id="host_sync"),
+            case=SimpleNamespace(step_ns=100.0),
+            predicted=Predicted(step, low, high, **more),
+            detection=SimpleNamespace(
+                repair=None, change=None, also=(), added_ns=0.0, supply_ns=None
+            ),
+        ),
+    )
+
+
+def test_two_repairs_that_are_arithmetic_keep_their_shares() -> None:
+    first, second = item(50, 50, 50), item(80, 80, 80)
+    found = both([first, second], lambda changes: pytest.fail(f"nothing to replay: {changes}"))
+    assert found is not None
+    assert not found.replayed
+    assert found.predicted.step_ns == 40
+    assert (found.predicted.low_ns, found.predicted.high_ns) == (40, 40)
+    assert both([first], lambda changes: pytest.fail(f"one finding: {changes}")) is None
+    wide = both([item(50, 25, 75), second], lambda changes: pytest.fail(str(changes)))
+    assert wide is not None
+    assert (wide.predicted.low_ns, wide.predicted.high_ns) == pytest.approx((20, 60))
+
+
+@pytest.mark.parametrize(
+    ("case", "reason"),
+    [
+        (item(50, 45, 60), ""),
+        (item(50, 45, 99.5), "today's step"),
+        (item(20, 15, 31), "factor of two"),
+        (item(50, 45, 60, replay_failed=True), "replay"),
+    ],
+)
+def test_an_unreliable_prediction_is_called_so(case: Ranked, reason: str) -> None:
+    found = why_unreliable(case)
+    assert reason in found
+    assert bool(found) == bool(reason)
+
+
+def test_where_nothing_is_predicted_nothing_is_unreliable() -> None:
+    nothing = item(100, 100, 100)
+    cast("Any", nothing).cause.id = "insufficient_data"
+    assert why_unreliable(nothing) == ""
+
+
+def test_idle_time_ends_at_an_upload() -> None:
+    _, found = diagnosed("cnn_disk")
+    first = found.findings[0]
+    assert (first.cause, first.gaps_end_at) == ("input_starvation", "upload")
+    share = next(e.value for e in first.evidence if e.figure == "gaps_end_share")
+    assert 0.5 <= share <= 1
+
+
+def test_what_holds_the_whole_step_is_no_place_in_it() -> None:
+    """Names 0 to 2: all of the time and launches; all of the time, few launches; half of both."""
+    frame = Frame(
+        {
+            "name": np.array([0, 0, 1, 1, 2]),
+            "start_ns": np.array([0, 50, 0, 41, 0]),
+            "end_ns": np.array([50, 100, 39, 100, 50]),
+        },
+        {"name": ["step", "dataload", "forward"]},
+    )
+    launched = np.array([10, 20, 30, 40, 40, 40, 60, 70])
+    kept = _without_wrappers(frame, (0, 100), launched)
+    assert kept["name"].tolist() == [1, 1, 2]
+    assert len(_without_wrappers(frame, (0, 200), launched)) == len(frame)
+    assert len(_without_wrappers(frame, (0, 100), launched[:0])) == len(frame)
