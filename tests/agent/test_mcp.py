@@ -144,7 +144,7 @@ def answered(port: int, token: str = SECRET, method: str = "POST", **headers: st
 def test_without_the_sdk_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     assert protocol.missing_sdk() == ""
     monkeypatch.setitem(sys.modules, "mcp.server.lowlevel", None)
-    assert "pip install 'stepscope[mcp]'" in protocol.missing_sdk()
+    assert "pip install mcp" in protocol.missing_sdk()
 
 
 def test_bad_options_are_one_line(reader: Stepscope, tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_commands(reader: Stepscope, tmp_path: Path) -> None:
     assert reader("skill", "install", "--path", tmp_path).stdout.count("written") == 4
     again = reader.json("skill", "install", "--path", tmp_path)["installed"]
     assert {one["fate"] for one in again} == {"unchanged"}
-    assert len(reader.json("skill", "show")["files"]) == 4
+    assert reader.json("skill", "show")["file"] == "SKILL.md"
     capture = unpack(DATA / "nsys" / "cnn_disk.sqlite.xz")
     brief = reader.json("diagnose", capture, "--brief")
     figures = reader.json("explain", brief["verdict"], "--in", capture)

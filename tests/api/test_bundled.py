@@ -20,10 +20,11 @@ def test_captures_are_copied_and_listed(reader: Stepscope, tmp_path: Path) -> No
     reader("demo", "--copy", folder)  # the same again is no conflict
 
 
-def test_what_is_there_stays(reader: Stepscope, tmp_path: Path) -> None:
+def test_what_is_there_stays(tmp_path: Path) -> None:
+    command = Stepscope(tmp_path / "cache")
     (tmp_path / "healthy.sqlite").write_text("mine")
-    message = reader.refuses("demo", "--copy", tmp_path)
+    message = command.refuses("demo", "--copy", tmp_path)
     assert "healthy.sqlite exists and holds something else; name another folder" in message
     assert (tmp_path / "healthy.sqlite").read_text() == "mine"
     (tmp_path / "file").touch()
-    assert "name another folder" in reader.refuses("demo", "--copy", tmp_path / "file")
+    assert "name another folder" in command.refuses("demo", "--copy", tmp_path / "file")

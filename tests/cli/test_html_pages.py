@@ -12,8 +12,31 @@ from stepscope.render import html
 EVIL = "</title><script>alert(1)</script>\x1b[31m\u202e\"'><img src=x onerror=alert(1)>"
 SAFE = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "link", "g",
         "table", "thead", "tbody", "tr", "th", "td", "svg", "pattern", "rect", "path", "text",
-        "line", "circle", "polyline", "span"}  # fmt: skip
+        "line", "circle", "polyline", "span", "b", "a", "code"}  # fmt: skip
+RECIPE = "recipe.html"  # holds scripts of ours; tests/jobs/test_recipes.py tries it
+COUNTS = {"ranks": 1, "nodes": 1, "steps": 1, "world_size": 2}
 PAGES = {
+    "job.html": {
+        "title": EVIL, "time": str, "percent": str,
+        "found": {
+            "job": {**COUNTS, "skipped": [{"path": EVIL, "reason": EVIL}]},
+            "step_ns": {"mean": 1, "median": 1, "p95": 1}, "all_repaired_step_ns": 1,
+            "stuck": [{"message": EVIL}],
+            "findings": [{"message": EVIL, "predicted_step_ns": EVIL, "prediction_low_ns": 1,
+                          "prediction_high_ns": 1, "score": 1.0, "threshold": 1.0,
+                          "recommendations": [EVIL]}],
+            "fetch": [{"rank": 1, "hostname": EVIL, "why": EVIL, "step": 1, "capture": EVIL}],
+            "communicators": [{"name": EVIL, "use": EVIL, "members": 1, "size": 2, "operations": 1,
+                               "transfer_ns": 1, "skew_ns": 1, "last_rank": 1, "last_share": 1}],
+            "warnings": [EVIL],
+        },
+        "heat": {"width": 9, "height": 9, "left": 1, "wide": 1, "tall": 1,
+                 "labels": [{"y": 1, "text": EVIL}],
+                 "cells": [{"x": 1, "y": 1, "opacity": 1, "rank": 1, "tip": EVIL}]},
+        "ranks": [{"rank": 1, "hostname": EVIL, "late": True, "need_ns": 1, "compute_ns": 1,
+                   "waiting_ns": 1, "transfer_ns": 1, "idle_ns": 1, "kernel_rate": 1.0,
+                   "joined_last": 1, "score": None, "capture": EVIL}],
+    },
     "report.html": {"title": EVIL, "sections": [
         {"title": EVIL, "facts": [EVIL], "missing": [EVIL], "tables": [
             {"title": EVIL, "head": [EVIL], "rows": [[EVIL]], "numeric": [True], "rest": [EVIL]}]}
@@ -49,7 +72,7 @@ class Tags(HTMLParser):
 
 def test_every_template_is_tried() -> None:
     folder = Path(html.__file__).with_name("templates")
-    assert {path.name for path in folder.iterdir()} == {*PAGES, "base.html", "parts.html"}
+    assert {path.name for path in folder.iterdir()} == {*PAGES, RECIPE, "base.html", "parts.html"}
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -212,7 +212,8 @@ def test_stepscope_is_installed_from_the_checkout_with_its_lock(tmp_path: Path) 
 
 # Ways to say: get a package from an index.
 INSTALLERS = (
-    r"pip3? install|pipx (?:install|run)|uv (?:add|pip install|tool (?:install|run))|uvx"
+    r"pip3? install|pipx (?:install|run)|uv (?:add|pip install|tool (?:install|run))"
+    r"|uvx(?! --from (?:\.|WHEEL) )"
     r"|(?:conda|mamba|micromamba|pixi) (?:install|add|create)|poetry add|pdm add|rye add"
     r"|easy_install|--with|npx|brew install"
 )
@@ -227,6 +228,8 @@ FROM_AN_INDEX = re.compile(
         ("pip install stepscope", True),
         ("python -m pip install --quiet 'stepscope[ncu]'", True),
         ("uvx stepscope demo", True),
+        ("uvx --from stepscope stepscope", True),
+        ("uvx --from . stepscope demo", False),
         ("uv run --with stepscope python", True),
         ("uv tool install stepscope", True),
         ("pip install --upgrade stepscope==1", True),

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from stepscope.compare.statistics import (
     RUN_NOISE,
-    _quantile,
     block_length,
     bootstrap_means,
     difference,
@@ -21,6 +20,7 @@ from stepscope.compare.statistics import (
     slow_waves,
     wave_count,
 )
+from stepscope.trace.quantiles import quantile
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from stepscope.compare.statistics import (
     [(0.975, 1, 12.706), (0.975, 3, 3.182), (0.99, 6, 3.143), (0.995, 30, 2.750), (0.975, 0, 1.96)],
 )
 def test_quantiles_are_those_of_the_tables(p: float, degrees: int, expected: float) -> None:
-    assert _quantile(p, degrees) == pytest.approx(expected, abs=6e-4)
+    assert quantile(p, degrees) == pytest.approx(expected, abs=6e-4)
 
 
 def test_the_error_of_independent_steps_is_the_usual_one() -> None:
@@ -77,7 +77,7 @@ def test_the_error_and_its_degrees_make_a_test_of_its_size(n: int, follows: floa
         shocks[i] = follows * shocks[i - 1] + shocks[i]
     series = shocks[30:].T
     answer = [slow_waves(row) for row in series]
-    factor = _quantile(0.975, wave_count(n)) * math.sqrt(missed(n))
+    factor = quantile(0.975, wave_count(n)) * math.sqrt(missed(n))
     called = np.mean([abs(r.mean()) > factor * e for r, (e, _) in zip(series, answer, strict=True)])
     assert called <= 0.06  # three standard deviations of 4000 series
     assert called >= (0.03 if follows else 0.01)

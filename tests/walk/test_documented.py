@@ -12,8 +12,7 @@ from stepscope.diagnosis import captures
 
 def test_the_walk_knows_what_pages_and_findings_name() -> None:
     walked = {shlex.join(one.words) for one in documented() if not one.why_not}
-    named = {value for name, value in vars(captures).items() if name.isupper()}
-    assert {shlex.join(shlex.split(text)) for text in named} <= walked
+    assert {shlex.join(shlex.split(text)) for text in captures.RECORDS} <= walked
     for text in (
         "stepscope run --steps 10 --warmup 5 -- python train.py",
         "stepscope run --graph node -- python train.py",

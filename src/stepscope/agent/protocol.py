@@ -36,7 +36,7 @@ def missing_sdk() -> str:
     try:
         import mcp.server.lowlevel  # noqa: F401
     except ImportError:
-        return "the SDK of the protocol is not installed; pip install 'stepscope[mcp]'"
+        return "the SDK of the protocol is not installed; pip install mcp"
     return ""
 
 

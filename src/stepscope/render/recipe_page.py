@@ -46,7 +46,7 @@ def plotly_js() -> str:
         library = import_module("plotly.offline")
     except ImportError as error:
         raise UsageError(
-            "the page of a recipe needs Plotly; pip install 'stepscope[recipes]', or leave the "
+            "the page of a recipe needs Plotly; pip install plotly, or leave the "
             "page out with --no-page"
         ) from error
     text: str = library.get_plotlyjs()

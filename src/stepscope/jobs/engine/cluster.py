@@ -57,7 +57,7 @@ def _client(address: str, scheduler_file: str) -> Any:
         client = import_module("distributed").Client
     except ImportError as error:
         raise UsageError(
-            "a cluster needs Dask; pip install 'stepscope[cluster]' here and on the workers"
+            "a cluster needs Dask; pip install dask distributed, here and on the workers"
         ) from error
     import logging
 

@@ -36,7 +36,7 @@ def _opened(place: str) -> tuple[Any, str]:
         core = import_module("fsspec.core")
     except ImportError as error:
         raise UsageError(
-            f"{without_secret(place)} needs fsspec; pip install 'stepscope[remote]' and the "
+            f"{without_secret(place)} needs fsspec; pip install fsspec and the "
             "package of the scheme, as s3fs or gcsfs"
         ) from error
     try:
