@@ -42,6 +42,9 @@ KERNELS_BETWEEN = 3
 FEW_KERNELS = 0.02
 """... or this share of a step's kernels, whichever is more."""
 
+NEARLY_ALL = 0.95
+"""Share of the times between launches up to which one is the program's own."""
+
 _MESSAGE_OFFLOAD: Final = re.compile(
     r"cpu_?adam|cpu_?offload|offload|save_on_cpu|^Optimizer\.step#|(?<![a-z])optim(izer)?[_.]?step",
     re.IGNORECASE,
@@ -61,6 +64,8 @@ class Offload(HostEvents):
         up_bytes: their bytes.
         copy_ns: device time in which these copies run and no kernel does.
         rows: rows of ``GPU.ops`` of all these copies.
+        launching: stretches inside the journeys in which the host launches kernels: the program's
+            own work, which stays when the copies go.
     """
 
     downs: IntArray
@@ -69,10 +74,16 @@ class Offload(HostEvents):
     up_bytes: IntArray
     copy_ns: IntArray
     rows: IntArray
+    launching: Intervals
+
+    @property
+    def intervals(self) -> Intervals:
+        """The host's time that the offload owns: the journeys without the launches of kernels."""
+        return subtract((self.start_ns, self.end_ns), self.launching)
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_OFFLOAD: Final = Offload(*[_NOTHING] * 8)
+NO_OFFLOAD: Final = Offload(*[_NOTHING] * 8, (_NOTHING, _NOTHING))
 
 
 def returning(gpu: GpuTimeline, step_begin_ns: IntArray) -> BoolArray:
@@ -146,16 +157,39 @@ def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -
     opened = np.maximum.accumulate(np.minimum.reduceat(ops["start_ns"][rows], first))
     closed = np.append(opened[1:], np.iinfo(np.int64).max)
     opened[0] = np.iinfo(np.int64).min
+    ending = np.minimum(stop, np.append(start[1:], end))
     return Offload(
         start_ns=start,
-        end_ns=np.minimum(stop, np.append(start[1:], end)),
+        end_ns=ending,
         downs=np.add.reduceat(is_down.astype(np.int64), first),
         down_bytes=np.add.reduceat(np.where(is_down, size, 0), first),
         ups=np.add.reduceat((~is_down).astype(np.int64), first),
         up_bytes=np.add.reduceat(np.where(is_down, 0, size), first),
         copy_ns=overlap_per_window(exposed, opened, closed),
         rows=np.sort(rows),
+        launching=intersect(_launching(gpu, rows), (start, ending)),
     )
+
+
+def _launching(gpu: GpuTimeline, rows: IntArray) -> Intervals:
+    """When the host prepares and launches kernels, at its pace where nothing is copied.
+
+    The time from one launch to the next with no copy of a journey in between is the program's, but
+    for what is longer than nearly all such times: the update on the host may lie there. Where a
+    copy lies in between, the launch takes the median of them, after the copy has been enqueued.
+    """
+    order = np.argsort(gpu.enqueue_begin_ns[gpu.is_compute], kind="stable")
+    begin = gpu.enqueue_begin_ns[gpu.is_compute][order]
+    end = gpu.enqueue_end_ns[gpu.is_compute][order]
+    done = np.maximum.accumulate(gpu.enqueue_end_ns[rows])
+    copied = np.searchsorted(gpu.enqueue_begin_ns[rows], begin)
+    alone = np.diff(copied) == 0
+    if not alone.any():
+        return _NOTHING, _NOTHING
+    pace, most = np.quantile(np.diff(begin)[alone], [0.5, NEARLY_ALL]).astype(np.int64)
+    own = np.where(np.concatenate(([False], alone)), most, pace)
+    before = np.where(copied > 0, done[np.maximum(copied - 1, 0)], np.iinfo(np.int64).min)
+    return union(np.minimum(np.maximum(end - own, before), begin), end)
 
 
 def _offloading(
