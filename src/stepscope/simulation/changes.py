@@ -303,7 +303,7 @@ def _no_work(subject: Subject, cause: str, bound: Bound) -> Subject:
         kept = np.minimum(untraced, work[:, C[cause]])
     work[:, C[cause]] = kept
     if cause == "host_compute" and bound != "high":
-        subject = _without_trailing_waits(subject)
+        subject = _without_leading_reads(_without_trailing_waits(subject), work)
     return _without_waits(subject.becomes(work_ns=work), cause)
 
 
@@ -341,6 +341,34 @@ def _without_trailing_waits(subject: Subject) -> Subject:
         waits=without(program.waits, ends),
         call_ns=np.where(ends, 0, program.call_ns),
     )
+
+
+def _without_leading_reads(subject: Subject, freed_ns: IntArray) -> Subject:
+    """Without the reads of a small value that host work begins with.
+
+    With nothing enqueued in between the value is read for the work (a metric, a log, a choice),
+    and is not read where the work goes.
+
+    Args:
+        subject: the program, with the host work in place.
+        freed_ns: its host work by cause once the work is gone.
+    """
+    program = subject.program
+    works = program.work_ns[:, C["host_compute"]] > freed_ns[:, C["host_compute"]]
+    reads = _reads(subject)
+    launches = np.flatnonzero(subject.is_op)
+    last = len(program) - 1
+    rows = np.flatnonzero(reads)
+    following = np.append(launches, last)[np.searchsorted(launches, rows, side="right")]
+    so_far = np.cumsum(works)
+    rows = rows[so_far[following] > so_far[rows]]
+    leads = np.zeros(len(program), bool)
+    leads[rows] = True
+    waits = (program.kind == WAIT) & (program.wait_cause == C["host_sync"])
+    leads |= waits & np.append(False, leads[:-1])
+    if not leads.any():
+        return subject
+    return _without_items(without_waits(subject, leads), leads & reads, everything=True)
 
 
 def without_inferred(subject: Subject) -> Subject:
