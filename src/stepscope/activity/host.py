@@ -92,6 +92,14 @@ class HostTimeline:
     long_untraced_ns: int
 
 
+def loads_by_itself(host: HostSide) -> bool:
+    """Whether PyTorch's DataLoader loads on the thread that asks, without worker processes."""
+    names = {*host.ranges.texts.get("name", ()), *host.thread_names}
+    return any(map(words.LOADER_WITHOUT_WORKERS.search, names)) and not any(
+        map(words.LOADER_WITH_WORKERS.search, names)
+    )
+
+
 def blocking_calls(gpu: GpuTimeline) -> Blocking:
     """The synchronisations and blocking copies of the GPU's process."""
     api = gpu.host.api

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from stepscope.activity import names as words
+from stepscope.activity.host import loads_by_itself
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.intervals.distinct import distinct_values
@@ -102,7 +103,7 @@ def loader_of(case: Case, *, pinned_on_main: bool) -> Loader:
         workers, fetch = _fetches(case)
         pins = _PINNING in names
         return Loader("workers", workers, fetch, _pinned_bytes(case) if pins else 0.0)
-    if pinned_on_main or any(words.LOADER_WITHOUT_WORKERS.search(name) for name in names):
+    if pinned_on_main or loads_by_itself(host):
         return Loader("main", 0, 0.0, 0.0)
     return Loader("unknown", 0, 0.0, 0.0)
 

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.device import GpuTimeline, Reader
-from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
+from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.native.library import cores
@@ -426,10 +426,13 @@ class Simulation:
         """Whether input may come at a pace of its own.
 
         Loaders in other processes do not go faster because the training thread does: it then waits
-        longer for them. A capture seldom says whether they are what it waited for.
+        longer for them. A capture seldom says whether they are what it waited for; where the
+        training thread loads by itself, they are not.
         """
         waited = max(
-            int(s.program.work_ns[:, C["input_starvation"]].sum()) / run.steps
+            0.0
+            if loads_by_itself(s.gpu.host)
+            else int(s.program.work_ns[:, C["input_starvation"]].sum()) / run.steps
             for s, run in zip(subjects, self.runs, strict=True)
         )
         return waited >= LONG_UNTRACED_STEP_SHARE * self._run_step_ns

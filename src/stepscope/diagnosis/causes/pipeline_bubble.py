@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stepscope.collectives.exposure import Pace
 from stepscope.collectives.job import stages_of
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
@@ -16,6 +17,7 @@ _SHARE_SQL = (
     f"WHERE compute_ns >= 0.99 * ({_SLOW})"
 )
 _FILL_SQL = f"SELECT max(bubble_ns) FROM rank_pace WHERE compute_ns = ({_SLOW})"
+_HOST_SQL = "SELECT min(host_need_ns) FROM rank_pace"
 _STAGES_SQL = "SELECT max(stage) + 1 FROM rank_pace"
 # Of the stage that computes longest, filling and draining is what all other stages compute for one
 # micro-batch, forward and backward.
@@ -42,33 +44,57 @@ def detect(case: Case) -> Detection | None:
     if slow is not None:
         compute = c.parts.compute.mean(axis=0)
         fill = round(float(bubbles[max(slow.devices, key=lambda d: float(compute[d]))]))
+    halved = float(c.step_ns) - fill / 2
+    host = _host_ns(c.paces)
+    limited = host > halved
+    message = (
+        "{stages} pipeline stages wait for each other inside sends and receives, "
+        "{mean_bubble_ns} per step in the mean; filling and draining takes {bubble_share} of "
+        "the step, which some {micro_batches_to_halve} micro-batches instead of some "
+        "{micro_batches} would halve"
+    )
+    recommendations = [
+        "use more and smaller micro-batches: filling and draining the pipeline takes "
+        "(stages - 1) of (micro-batches + stages - 1)",
+        "use a schedule with less of it: interleaved stages, zero-bubble, or DualPipe",
+    ]
+    host_figures = []
+    if limited:
+        message += (
+            "; but each micro-batch is launched by itself, the quickest host needs "
+            "{least_host_need_ns} of the step already, and with twice as many the hosts would "
+            "limit it"
+        )
+        recommendations.insert(
+            0,
+            "launch less first: torch.compile or a CUDA graph of each stage; more micro-batches "
+            "gain only after that",
+        )
+        host_figures = [Figure("least_host_need_ns", "ns_per_step", _HOST_SQL)]
     return Detection(
         time_ns=fill,
         # twice the micro-batches gain half of it, where they are as efficient; another schedule all
-        direct_ns=fill / 4,
-        message=(
-            "{stages} pipeline stages wait for each other inside sends and receives, "
-            "{mean_bubble_ns} per step in the mean; filling and draining takes {bubble_share} of "
-            "the step, which some {micro_batches_to_halve} micro-batches instead of some "
-            "{micro_batches} would halve"
-        ),
-        recommendations=[
-            "use more and smaller micro-batches: filling and draining the pipeline takes "
-            "(stages - 1) of (micro-batches + stages - 1)",
-            "use a schedule with less of it: interleaved stages, zero-bubble, or DualPipe",
-        ],
+        direct_ns=0 if limited else fill / 4,
+        message=message,
+        recommendations=recommendations,
         figures=[
             Figure("stages", "count", _STAGES_SQL),
             Figure("mean_bubble_ns", "ns_per_step", _TIME_SQL),
             Figure("bubble_share", "share", _SHARE_SQL),
             Figure("micro_batches", "count", _MICRO_BATCHES.format(1)),
             Figure("micro_batches_to_halve", "count", _MICRO_BATCHES.format(2)),
+            *host_figures,
         ],
-        floor_ns=max(float(c.step_ns) - fill / 2, 0.0),
+        floor_ns=max(halved, min(host, float(c.step_ns)), 0.0),
         least_floor_ns=max(float(c.step_ns) - fill, 0.0),
         next_capture=None if c.matched.complete else "the same capture of the ranks not there",
         time_sql=None if slow is None else _FILL_SQL,
     )
+
+
+def _host_ns(paces: list[Pace]) -> float:
+    """What the quickest host needs for a step with twice the launches, unrecorded, ns."""
+    return min(max(p.need_ns - p.recording_ns, 0.0) + p.calling_ns for p in paces)
 
 
 CAUSE = Cause(
@@ -88,7 +114,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step with twice the micro-batches, which fill and drain the pipeline in half the "
-        "time; at best without any filling and draining, which a schedule without bubbles reaches"
+        "time, but not shorter than the hosts need to launch twice as often; at best without any "
+        "filling and draining, which a schedule without bubbles reaches"
     ),
     reference="GPipe (arXiv:1811.06965), Megatron-LM (arXiv:2104.04473)",
     min_share=0.05,
