@@ -30,6 +30,22 @@ def test_a_pipeline_with_few_micro_batches(tmp_path: Path, stages: int) -> None:
     assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
+def test_more_micro_batches_gain_nothing_where_the_hosts_launch_all_the_time(
+    tmp_path: Path,
+) -> None:
+    """A pass of 50 kernels of 20 us, each launched just in time: 3 passes fill 2 micro-batches."""
+    job = played(tmp_path, gpipe(2, 2, lambda stage: 1_000.0), pieces=lambda stage: 50)
+    diagnosis = job.diagnose()
+    (finding,) = [f for f in diagnosis.findings if f.cause == "pipeline_bubble"]
+    evidence = {e.figure: e.value for e in finding.evidence}
+    step_ns = job.simulation.measured_step_ns
+    assert evidence["bubble_share"] == pytest.approx(1 / 3, rel=0.1)
+    assert 0.5 * step_ns < evidence["launching_ns"] <= step_ns
+    assert finding.predicted_step_ns == finding.prediction_high_ns == step_ns
+    assert "launch less first" in finding.recommendations[0]
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
+
+
 SLOW = {0: 387.0, 1: 400.0, 2: 417.0, 3: 625.0}
 """Forward pass of a micro-batch on each stage, us: the last one computes 15.0 ms a step, the others
 9.3 to 10.0."""

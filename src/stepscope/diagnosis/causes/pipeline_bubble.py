@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from stepscope.collectives.exposure import Pace
-from stepscope.collectives.job import stages_of
+from typing import Final
+
+from stepscope.collectives.job import Collectives, stages_of
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import position
@@ -17,7 +18,11 @@ _SHARE_SQL = (
     f"WHERE compute_ns >= 0.99 * ({_SLOW})"
 )
 _FILL_SQL = f"SELECT max(bubble_ns) FROM rank_pace WHERE compute_ns = ({_SLOW})"
-_HOST_SQL = "SELECT min(host_need_ns) FROM rank_pace"
+LAUNCH_NS: Final = 50_000
+"""What an eager framework takes from one launch to the next at most, where nothing else is done: a
+host that takes longer has time to spare, or other work."""
+
+_HOST_SQL = f"SELECT min(least(host_need_ns, {LAUNCH_NS} * kernels)) FROM rank_pace"
 _STAGES_SQL = "SELECT max(stage) + 1 FROM rank_pace"
 # Of the stage that computes longest, filling and draining is what all other stages compute for one
 # micro-batch, forward and backward.
@@ -45,7 +50,7 @@ def detect(case: Case) -> Detection | None:
         compute = c.parts.compute.mean(axis=0)
         fill = round(float(bubbles[max(slow.devices, key=lambda d: float(compute[d]))]))
     halved = float(c.step_ns) - fill / 2
-    host = _host_ns(c.paces)
+    host = _host_ns(c)
     limited = host > halved
     message = (
         "{stages} pipeline stages wait for each other inside sends and receives, "
@@ -61,16 +66,15 @@ def detect(case: Case) -> Detection | None:
     host_figures = []
     if limited:
         message += (
-            "; but each micro-batch is launched by itself, the quickest host needs "
-            "{least_host_need_ns} of the step already, and with twice as many the hosts would "
-            "limit it"
+            "; but each micro-batch is launched by itself, which takes the quickest host "
+            "{launching_ns} of the step already: twice as many would make the hosts the limit"
         )
         recommendations.insert(
             0,
             "launch less first: torch.compile or a CUDA graph of each stage; more micro-batches "
             "gain only after that",
         )
-        host_figures = [Figure("least_host_need_ns", "ns_per_step", _HOST_SQL)]
+        host_figures = [Figure("launching_ns", "ns_per_step", _HOST_SQL)]
     return Detection(
         time_ns=fill,
         # twice the micro-batches gain half of it, where they are as efficient; another schedule all
@@ -92,9 +96,13 @@ def detect(case: Case) -> Detection | None:
     )
 
 
-def _host_ns(paces: list[Pace]) -> float:
-    """What the quickest host needs for a step with twice the launches, unrecorded, ns."""
-    return min(max(p.need_ns - p.recording_ns, 0.0) + p.calling_ns for p in paces)
+def _host_ns(c: Collectives) -> float:
+    """What the quickest host needs at least to launch twice as many kernels, unrecorded, ns."""
+    kernels = c.work.kernels.mean(axis=0)
+    return 2 * min(
+        min(max(pace.need_ns - pace.recording_ns, 0.0), LAUNCH_NS * float(launched))
+        for pace, launched in zip(c.paces, kernels, strict=True)
+    )
 
 
 CAUSE = Cause(
