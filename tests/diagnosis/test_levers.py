@@ -177,6 +177,39 @@ def test_small_grids_gain_with_twice_the_batch(tmp_path: Path) -> None:
     assert lever.time_ns_per_step == pytest.approx(8 * (25e3 + 12.5e3), rel=0.01)
 
 
+def test_a_larger_batch_shares_the_launches_out_among_more_samples(tmp_path: Path) -> None:
+    """Launches of 50 us, kernels of 10 us on a tenth of the SMs: twice the samples take as long."""
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(40):
+            steps.launch(BF16, 10.0, blocks=13)
+            steps.host += 50.0
+        steps.build.range(begin, steps.host, f"step_{i}")
+    found = run(steps, tmp_path)
+    lever = named(found, "larger_batch")
+    step_ns = next(e.value for e in lever.evidence if e.figure == "step_ns")
+    assert lever.predicted_step_ns == pytest.approx(step_ns / 2, rel=0.02)
+    assert lever.prediction_low_ns <= step_ns / 2 <= lever.prediction_high_ns
+    assert "launches half as often" in lever.message
+
+
+def test_casts_that_go_take_their_launches_along(tmp_path: Path) -> None:
+    """Each cast of 2 us is launched for 50 us, as is each GEMM: three of four casts go."""
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(40):
+            for name, us in (("bfloat16_copy_kernel_cuda", 2.0), (BF16, 30.0)):
+                steps.launch(name, us, blocks=1000)
+                steps.host += 50.0
+        steps.build.range(begin, steps.host, f"step_{i}")
+    lever = named(run(steps, tmp_path), "casts_and_copies")
+    step_ns = next(e.value for e in lever.evidence if e.figure == "step_ns")
+    assert lever.predicted_step_ns == pytest.approx(step_ns * (80 - 30) / 80, rel=0.05)
+    assert lever.prediction_high_ns > 0.9 * step_ns
+
+
 def _gemms(folder: Path, *gemms: tuple[int, float]) -> Diagnosis:
     """GEMMs of 4096 x 1024 x N with their lengths, us."""
     steps = Steps()
@@ -244,9 +277,14 @@ def test_what_levers_promise_holds_on_captures(file: str) -> None:
         assert not reported & set(levers()[lever.cause].instead)
         value = {e.figure: e.value for e in lever.evidence}
         gain = case.step_ns - lever.predicted_step_ns
-        assert noise_ns(case) < gain <= value["kernels_ns_per_step"] + 1
         assert lever.prediction_low_ns <= lever.predicted_step_ns <= lever.prediction_high_ns
-        assert value["step_ns"] - lever.prediction_low_ns <= value["kernels_ns_per_step"] + 1
+        # the kernels' time, and where launches go the GPU's waiting for them; at twice the batch
+        # half of all that does not grow
+        idle = sum(case.explanation.idle_by_cause_ns.values()) / case.explanation.n_steady
+        most = value["kernels_ns_per_step"] + idle
+        if levers()[lever.cause].setting is not None:
+            most = case.step_ns / 2
+        assert noise_ns(case) < gain <= most + 1
         assert unsupported(lever.message, lever.evidence, lever.names) == []
     answer = ", ".join(f"'{cause}'" for cause in reported) or "''"
     shared = job.figure(

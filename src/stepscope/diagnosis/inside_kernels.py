@@ -49,9 +49,10 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
         a_step = total // case.explanation.n_steady
         return [FuseOps(tuple(ids.tolist()), a_step, rank)]
     found: list[Change] = []
-    kept = ~repair.merged
-    if repair.merged.any():
-        found.append(RemoveOps(tuple(ids[repair.merged].tolist()), rank))
+    merged = repair.merged & (repair.certain or bound != "high")
+    kept = ~merged
+    if merged.any():
+        found.append(RemoveOps(tuple(ids[merged].tolist()), rank))
     if kept.any():
         factor = total / max(int(repair.old_ns[kept].sum()), 1)
         found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))

@@ -1,8 +1,9 @@
 """What a lever is: a change that would make the kernels themselves take less of the step.
 
 A finding is something wrong; a lever is what is left to gain where nothing is. One file each under
-``levers``, registered by its ``LEVER``. A lever changes only kernels that no finding changes, and
-its gain never exceeds their time.
+``levers``, registered by its ``LEVER``. A lever changes only kernels that no finding changes. It
+gains no more than their time, and where it takes launches away, the time that the host needs for
+them.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.kernels.view import Repair
 from stepscope.operators.bounds import own_time_ns
 from stepscope.simulation import Change, Free, Simulation
+from stepscope.simulation.settings.base import Edit
 from stepscope.trace.frame import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ class Lever:
         instead: findings that say the same: where one of them is there, this is not named.
         order: levers of a lower number take their kernels first.
         claims: whether its kernels are then left out of later levers.
+        setting: the setting that it is, where the replay knows it: then its prediction is for as
+            many samples as a step has today, and the host's part is in it.
     """
 
     id: str
@@ -103,6 +107,7 @@ class Lever:
     instead: tuple[str, ...] = ()
     order: int = 5
     claims: bool = True
+    setting: Edit | None = None
 
 
 @cache
@@ -196,9 +201,12 @@ def pulled(
         repair = found.repair
         share = own[repair.rows] / np.maximum(repair.old_ns, 1)
         saved = np.rint((repair.old_ns - repair.new_ns) * share).astype(np.int64)
-        if kernels.per_step(int(saved.sum())) <= least:
+        if lever.setting is not None and replays is not None:
+            predicted, after = _with_setting(case, lever.setting, replays)
+        elif kernels.per_step(int(saved.sum())) <= least:
             continue
-        predicted, after = _predicted(case, repair, own[repair.rows], saved, replays)
+        else:
+            predicted, after = _predicted(case, repair, own[repair.rows], saved, replays)
         if case.step_ns - predicted.step_ns <= least:
             continue
         if lever.claims:
@@ -267,7 +275,8 @@ def _predicted(
     low, middle, high = min(gains[0], gain), gain, max(gains[1], gain)
     if replays is None:
         return Predicted(step - middle, step - high, step - low), False
-    replay, most = replays.replay, kernels.per_step(spent)
+    # the launches of kernels that go may take the host longer than the kernels took
+    replay, most = replays.replay, step if repair.merged.any() else kernels.per_step(spent)
 
     def gained(bound: Bound) -> tuple[float, float, float, float]:
         """As it is, its bounds, and with the findings repaired."""
@@ -291,6 +300,27 @@ def _predicted(
     return Predicted(
         step - chosen, step - min(greatest, most), step - least, replay.replay_error
     ), after
+
+
+def _with_setting(case: Case, setting: Edit, replays: _Replays) -> tuple[Predicted, bool]:
+    """The time of as many samples with a setting; and whether only repaired findings let it gain.
+
+    Where the host limits the step, a setting that gives each launch more work gains more today
+    than once the launches cost nothing.
+    """
+    step, a_sample = case.step_ns, 1 / setting.samples(1)
+    alone = replays.replay.predict([setting])
+    now = step - alone.step_ns * a_sample
+    before, found, after = step, alone, False
+    if replays.repairs:
+        repaired = replays.replay.predict([*replays.repairs, setting])
+        after = replays.repaired_ns - repaired.step_ns * a_sample > now + noise_ns(case)
+        before, found = (replays.repaired_ns, repaired) if after else (step, alone)
+    chosen = max(before - found.step_ns * a_sample, 0.0)
+    greatest = min(max(before - found.low_ns * a_sample, chosen), before)
+    least = max(min(before - found.high_ns * a_sample, chosen), 0.0)
+    error = replays.replay.replay_error
+    return Predicted(step - chosen, step - greatest, step - least, error), after
 
 
 def lever_table(found: Sequence[Pulled]) -> pa.Table:
@@ -386,7 +416,13 @@ def _severity(share: float) -> Severity:
 
 
 def changed(
-    rows: IntArray, old_ns: IntArray, new_ns: IntArray, low_ns: float, high_ns: float
+    rows: IntArray,
+    old_ns: IntArray,
+    new_ns: IntArray,
+    low_ns: float,
+    high_ns: float,
+    *,
+    certain: bool = True,
 ) -> Repair:
     """A change of some operations; those that take nothing afterwards are not launched any more.
 
@@ -396,6 +432,7 @@ def changed(
         new_ns: their lengths afterwards.
         low_ns: the least that all of them may take.
         high_ns: the most.
+        certain: whether those that take nothing go in any case.
     """
     order = np.argsort(rows, kind="stable")
     new = np.minimum(new_ns, old_ns)[order].astype(np.int64)
@@ -408,4 +445,5 @@ def changed(
         idle_ns=np.zeros(len(rows), np.int64),
         low_ns=min(int(low_ns), total),
         high_ns=min(max(int(high_ns), total), int(old_ns.sum())),
+        certain=certain,
     )

@@ -34,6 +34,7 @@ class Repair:
         replaced: whether one new operation a step takes the place of all of them, rather than
             those of them that are not merged.
         compiles: whether a compiler makes the kernels that are left, whose code the host calls.
+        certain: whether those merged go in any case; else all may still be launched.
     """
 
     rows: IntArray
@@ -45,6 +46,7 @@ class Repair:
     high_ns: int
     replaced: bool = False
     compiles: bool = False
+    certain: bool = True
 
     @property
     def saved_ns(self) -> int:

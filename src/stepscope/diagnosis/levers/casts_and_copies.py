@@ -10,7 +10,6 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
-from stepscope.kernels.view import scaled
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "casts_and_copies"
@@ -25,6 +24,8 @@ CASTS_GO: Final = (0.25, 0.75, 1.0)
 most. Casts of activations around what runs in single precision stay."""
 COPIES_GO: Final = (0.0, 0.5, 1.0)
 """The same of copies that make a tensor contiguous."""
+ONE_STAYS_OF: Final = (4, 2)
+"""The usual share as whole operations: of four casts one stays, of two copies."""
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
@@ -42,13 +43,18 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     is_cast = casts[rows]
     spent = float(old[is_cast].sum()), float(old[~is_cast].sum())
     most, least = (spent[0] * (1 - CASTS_GO[at]) + spent[1] * (1 - COPIES_GO[at]) for at in (0, 2))
-    new = np.where(is_cast, scaled(old, 1 - CASTS_GO[1]), scaled(old, 1 - COPIES_GO[1]))
+    new = np.zeros(len(rows), np.int64)
+    for kind, of in zip((is_cast, ~is_cast), ONE_STAYS_OF, strict=True):
+        # of long and short ones alike
+        by_length = np.flatnonzero(kind)[np.argsort(old[kind], kind="stable")]
+        staying = by_length[of // 2 :: of]
+        new[staying] = old[staying]
     cast_sql = (
         f"SELECT coalesce(sum(end_ns - start_ns) FILTER (kernel LIKE '%16_copy%'), 0)::DOUBLE / "
         f"sum(end_ns - start_ns) FROM kernel_category WHERE {of_lever(_ID)} AND {{gpu}}"
     )
     return Found(
-        repair=changed(rows, old, new, least, most),
+        repair=changed(rows, old, new, least, most, certain=False),
         message=(
             "{kernels_per_step} kernels a step that cast tensors to another type or copy them as "
             "they are take {kernels_ns_per_step} ({to_half_share} of it casts to half precision); "

@@ -1,4 +1,4 @@
-"""Kernels too small to fill the device: more samples per step would cost them little."""
+"""Kernels too small to fill the device, and launches: more samples per step cost them little."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
 from stepscope.kernels.view import scaled
+from stepscope.simulation.settings.batch import Batch
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "larger_batch"
@@ -40,7 +41,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         message=(
             "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel "
             "time) and the optimizer take {kernels_ns_per_step} however many samples a step has; "
-            "with twice the batch that is some {changed_ns_per_step} for the same samples"
+            "with twice the batch that is some {changed_ns_per_step} for the same samples, and the "
+            "host launches half as often for them"
         ),
         recommendations=[
             "raise the batch size, or accumulate gradients over fewer, larger micro-batches, as "
@@ -71,19 +73,23 @@ LEVER = Lever(
     title="Larger batch",
     definition=(
         "A kernel that has fewer blocks than the GPU has SMs leaves the others idle, and takes as "
-        "long for twice the work. The optimizer takes as long for any batch. Both cost less a "
-        "sample in a larger batch."
+        "long for twice the work. The optimizer takes as long for any batch, and the host launches "
+        "as many kernels. All cost less a sample in a larger batch."
     ),
     differential=(
         "the prediction is about the time for the same number of samples, not about the step, "
-        "which becomes longer. small_kernels and launch_bound are about the time between kernels."
+        "which becomes longer. small_kernels and launch_bound are about the time between kernels, "
+        "which a larger batch shares out among more samples; a CUDA graph removes it."
     ),
     prediction=(
-        "twice the batch: what has blocks for half of the SMs or less, and the optimizer, takes "
-        "half a sample; the rest as far as SMs are free. The range's upper end gains half of that"
+        "the replay with twice the batch, for as many samples as today: what has blocks for half "
+        "of the SMs or less, the optimizer and the host's launches take half a sample; the rest as "
+        "far as SMs are free (whatif --set batch=2x says what is assumed). Of several ranks the "
+        "kernels alone, and the range's upper end gains half of that"
     ),
     reference="NVIDIA: GPU performance background, wave and tile quantisation",
     find=find,
     order=8,
     claims=False,
+    setting=Batch(TIMES),
 )
