@@ -21,7 +21,7 @@ from stepscope.diagnosis.lever import levers
 
 EXAM = Path(__file__).parents[1] / "benchmarks" / "predictions"
 CAPTURES = EXAM / "captures"
-MOST_BYTES = 16_000_000
+MOST_BYTES = 32_000_000
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline
 from stepscope.activity.host import SMALL_COPY_BYTES, HostEvents
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
-from stepscope.intervals.algebra import Intervals
+from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.steps.model import host_device_copies
 from stepscope.trace.frame import BoolArray, IntArray
@@ -74,7 +74,7 @@ class Offload(HostEvents):
     up_bytes: IntArray
     copy_ns: IntArray
     rows: IntArray
-    launching: Intervals
+    launching: Intervals = EMPTY
 
     @property
     def intervals(self) -> Intervals:
@@ -83,7 +83,7 @@ class Offload(HostEvents):
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_OFFLOAD: Final = Offload(*[_NOTHING] * 8, (_NOTHING, _NOTHING))
+NO_OFFLOAD: Final = Offload(*[_NOTHING] * 8)
 
 
 def returning(gpu: GpuTimeline, step_begin_ns: IntArray) -> BoolArray:
