@@ -74,7 +74,7 @@ class Offload(HostEvents):
     up_bytes: IntArray
     copy_ns: IntArray
     rows: IntArray
-    launching: Intervals = EMPTY
+    launching: Intervals
 
     @property
     def intervals(self) -> Intervals:
@@ -83,7 +83,9 @@ class Offload(HostEvents):
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_OFFLOAD: Final = Offload(*[_NOTHING] * 8)
+NO_OFFLOAD: Final = Offload(
+    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING), EMPTY
+)
 
 
 def returning(gpu: GpuTimeline, step_begin_ns: IntArray) -> BoolArray:
