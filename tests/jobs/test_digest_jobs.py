@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from tests.support.captures import unpack
 from tests.support.digest_jobs import PLANTS, Plant, Shape, made
 
@@ -17,10 +18,12 @@ from stepscope.api import Job
 from stepscope.api.digests import (
     SUFFIX,
     diagnose_digests,
+    goes_by_digests,
     make_digest,
     read_digests,
     write_digests,
 )
+from stepscope.cli.main import cli
 from stepscope.collectives.late import lateness
 from stepscope.importers.flight_recorder import looks_like_dump, read_dump
 from stepscope.jobs.digest import Digest
@@ -31,7 +34,7 @@ from stepscope.jobs.digest_parts import times_of
 from stepscope.jobs.hangs import stuck_collectives
 from stepscope.jobs.job import diagnose_job
 from stepscope.jobs.job_outliers import bound, scores, step_without
-from stepscope.trace.errors import InputError
+from stepscope.trace.errors import InputError, UsageError
 
 DATA = Path(__file__).parents[1] / "data"
 FOUR = sorted((DATA / "digests").glob("healthy_four.*"))
@@ -176,6 +179,24 @@ def test_a_damaged_digest_is_left_out_or_fatal(reader: Any, tmp_path: Path) -> N
     assert "<script" not in page
     assert "rank 2" in reader("job", tmp_path).stdout
     assert "digest" in reader("digest", LATE, "-o", tmp_path / "out", expect=2).stderr
+
+
+def test_diagnose_goes_by_digests_where_a_job_has_many_ranks(
+    reader: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Digests always, captures from a number on; what a job's diagnosis has not is refused."""
+    monkeypatch.setattr("stepscope.api.digests.MANY_RANKS", 1)
+    paths = [unpack(DATA / "ranks" / f"ddp_imbalance.rank{r}.sqlite.xz") for r in (0, 1)]
+    for given in (FOUR, paths):
+        asked = [str(path) for path in given]
+        done = CliRunner().invoke(cli, ["diagnose", *asked, "--format", "json"])
+        assert json.loads(done.stdout) == json.loads(
+            reader("job", *given, "--format", "json").stdout
+        )
+    assert not goes_by_digests(paths[:1])
+    done = CliRunner().invoke(cli, ["diagnose", *map(str, paths), "--brief"])
+    assert isinstance(done.exception, UsageError)
+    assert "without --brief" in str(done.exception)
 
 
 def test_scores_by_hand() -> None:

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from stepscope.jobs.job_result import JobDiagnosis, Skipped
     from stepscope.jobs.view import Device
 
+MANY_RANKS = 32
+"""So many captures are diagnosed together, each read as a whole; of more, their digests are."""
+
 SUFFIX = ".digest.parquet"
 """How files of digests are named."""
 
@@ -251,6 +254,25 @@ def inputs_of(paths: Sequence[str | Path]) -> Iterator[Path]:
         yield from dumps or expand(path, [])
 
 
+def goes_by_digests(paths: Sequence[str | Path]) -> bool:
+    """Whether a diagnosis of these paths compares digests: they are digests, or many captures.
+
+    Raises:
+        InputError: a path is not there, or a folder cannot be read.
+    """
+    captures = 0
+    for path in map(Path, paths):
+        if path.name.endswith(SUFFIX):
+            return True
+        try:
+            captures += len(expand(path, []))
+        except InputError:  # no capture is in it
+            if not path.is_dir() or next(path.rglob(f"*{SUFFIX}"), None) is None:
+                raise
+            return True
+    return captures > MANY_RANKS
+
+
 def _is_dump(path: Path) -> bool:
     from stepscope.importers.flight_recorder import looks_like_dump
 
@@ -292,7 +314,8 @@ def diagnose_digests(
     skipped: list[Skipped] = []
     files = list(dict.fromkeys(inputs_of(paths)))
     with ThreadPoolExecutor(_READERS) as pool:  # Arrow decodes without Python's lock
-        for file, read in [(file, pool.submit(_read, file)) for file in files]:
+        reads = [(file, pool.submit(_read, file)) for file in files]
+        for file, read in progress.each(reads, "Summarising", lambda pair: pair[0].name):
             try:
                 found = read.result()
                 if found is None:

@@ -56,8 +56,14 @@ def command(
 
     PATH is an Nsight Systems export (.sqlite, .nsys-rep, Parquet or Arrow folder), a PyTorch
     trace (.json, .json.gz, .json.zst) or a Stepscope trace. Several paths, or a folder of them,
-    are the ranks of one job.
+    are the ranks of one job. A job of more than 32 ranks, or of digests, is diagnosed as by
+    'stepscope job'.
     """
+    from stepscope.api.digests import goes_by_digests
+
+    if goes_by_digests(paths):
+        _show_many(paths, "brief" if brief else format_, opening, bool(reports or ceilings))
+        return
     show(
         paths,
         "brief" if brief else format_,
@@ -66,6 +72,18 @@ def command(
         reports=reports,
         ceilings=ceilings,
     )
+
+
+def _show_many(paths: tuple[str, ...], format_: str, opening: OpenOptions, more: bool) -> None:
+    from stepscope.cli import job
+    from stepscope.trace.errors import UsageError
+
+    if more or format_ not in ("terminal", "json"):
+        raise UsageError(
+            "many ranks are diagnosed from their digests, without --brief, --ncu, --ceilings and "
+            "--format markdown; leave these out, or name a few captures"
+        )
+    job.show(paths, format_, opening=opening)
 
 
 def show(

@@ -50,6 +50,18 @@ def command(
     Says which ranks, nodes, switches or rails are late and why, what their repair gains the job,
     and which five full captures to fetch.
     """
+    show(paths, format_, topology=topology, strict=strict, opening=opening)
+
+
+def show(
+    paths: tuple[str, ...],
+    format_: str,
+    *,
+    topology: str = "",
+    strict: bool = False,
+    opening: OpenOptions,
+) -> None:
+    """Diagnose a job from digests and print."""
     from stepscope.api.digests import diagnose_digests
 
     found = diagnose_digests(paths, topology=topology, strict=strict, options=opening)
