@@ -362,7 +362,11 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     """A lever as findings are told: the same fields, each with its evidence."""
     lever, case, found = item.lever, item.case, item.found
     rows = lever_rows(lever.id)
-    time = f"SELECT round(sum(saved_ns) / {STEADY_STEPS})::BIGINT {rows}"
+    # launches that go cost the step, too: the replay counts them, the table has kernels only
+    time = (
+        f"SELECT greatest((SELECT round(sum(saved_ns) / {STEADY_STEPS})::BIGINT {rows}), "
+        f"({STEP_SQL}) - ({predicted_sql('predicted_step_ns', lever.id)}))"
+    )
     figures = [
         Figure("kernels_per_step", "per_step", f"SELECT count(*)::DOUBLE / {STEADY_STEPS} {rows}"),
         Figure(
