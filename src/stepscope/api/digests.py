@@ -267,10 +267,17 @@ def goes_by_digests(paths: Sequence[str | Path]) -> bool:
         try:
             captures += len(expand(path, []))
         except InputError:  # no capture is in it
-            if not path.is_dir() or next(path.rglob(f"*{SUFFIX}"), None) is None:
+            if not _holds_digests(path):
                 raise
             return True
     return captures > MANY_RANKS
+
+
+def _holds_digests(path: Path) -> bool:
+    try:
+        return next(path.glob(f"*{SUFFIX}"), None) is not None
+    except OSError:
+        return False
 
 
 def _is_dump(path: Path) -> bool:
