@@ -255,21 +255,16 @@ def inputs_of(paths: Sequence[str | Path]) -> Iterator[Path]:
 
 
 def goes_by_digests(paths: Sequence[str | Path]) -> bool:
-    """Whether a diagnosis of these paths compares digests: they are digests, or many captures.
-
-    Raises:
-        InputError: a path is not there, or a folder cannot be read.
-    """
+    """Whether a diagnosis of these paths compares digests: they are digests, or many captures."""
     captures = 0
-    for path in map(Path, paths):
+    for path in map(Path, filter(None, map(str, paths))):
         if path.name.endswith(SUFFIX):
             return True
         try:
             captures += len(expand(path, []))
-        except InputError:  # no capture is in it
-            if not _holds_digests(path):
-                raise
-            return True
+        except InputError:  # no capture is in it; what reads it says so
+            if _holds_digests(path):
+                return True
     return captures > MANY_RANKS
 
 
