@@ -251,7 +251,7 @@ def _replays(
             repairs.append(Free(item.cause.id))
     if case.explanation.recording_ns and Free("profiler_overhead") not in repairs:
         repairs.append(Free("profiler_overhead"))
-    repaired = float(replay.predict(repairs).step_ns) if repairs else 0.0
+    repaired = float(replay.step_after_ns(repairs)) if repairs else 0.0
     return _Replays(replay, repairs, repaired)
 
 
@@ -288,7 +288,7 @@ def _predicted(
         )
         if not replays.repairs:
             return alone, 0.0, least, greatest
-        with_them = float(replay.predict([*replays.repairs, *change]).step_ns)
+        with_them = float(replay.step_after_ns([*replays.repairs, *change]))
         return alone, min(max(replays.repaired_ns - with_them, 0.0), most), least, greatest
 
     ends = {bound: gained(bound) for bound in _BOUNDS}
@@ -362,10 +362,12 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     """A lever as findings are told: the same fields, each with its evidence."""
     lever, case, found = item.lever, item.case, item.found
     rows = lever_rows(lever.id)
-    saved = f"(SELECT round(sum(saved_ns) / {STEADY_STEPS})::BIGINT {rows})"
     # as of findings: a gain that is a quarter more is the cost; launches that go are in no kernel
-    gain = f"({STEP_SQL}) - ({predicted_sql('predicted_step_ns', lever.id)})"
-    time = f"SELECT CASE WHEN {gain} > 1.25 * {saved} THEN {gain} ELSE {saved} END"
+    time = (
+        "SELECT CASE WHEN gain > 1.25 * saved THEN gain ELSE saved END FROM (SELECT "
+        f"({STEP_SQL}) - ({predicted_sql('predicted_step_ns', lever.id)}) AS gain, "
+        f"(SELECT round(sum(saved_ns) / {STEADY_STEPS})::BIGINT {rows}) AS saved)"
+    )
     figures = [
         Figure("kernels_per_step", "per_step", f"SELECT count(*)::DOUBLE / {STEADY_STEPS} {rows}"),
         Figure(

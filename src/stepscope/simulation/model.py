@@ -330,6 +330,21 @@ class Simulation:
             self._predictions[key] = self._predicted(key)
         return self._predictions[key]
 
+    def step_after_ns(self, changes: Sequence[Change]) -> int:
+        """What :meth:`predict` says of the step, without its range: a seventh of the replays, ns.
+
+        Raises:
+            UsageError: a change names a cause or pattern that cannot be.
+        """
+        key = tuple(changes)
+        if key in self._predictions or not changes:
+            return self.predict(changes).step_ns
+        tool = self._tool(changes)
+        sets = [c for c in changes if isinstance(c, Edit)]
+        before = self._before_ns(tool, sets=sets)
+        (expected,) = _over([self.edited(changes, tool=tool)], [before], _most(sets))
+        return round(self.measured_step_ns * expected)
+
     @cached_property
     def _predictions(self) -> dict[tuple[Change, ...], Prediction]:
         return {}
@@ -350,14 +365,13 @@ class Simulation:
             UsageError: a change names a cause or pattern that cannot be.
         """
         measured = self.measured_step_ns
-        recorded = pace.is_recorded(self.subjects) and not any(
-            isinstance(c, Free) and c.cause == "profiler_overhead" for c in changes
-        )
-        tool: Bound | None = "expected" if recorded else None
+        tool = self._tool(changes)
+        recorded = tool is not None
         sets = [c for c in changes if isinstance(c, Edit)]
         before = self._before_ns(tool, sets=sets)
-        after = self.edited(changes, tool=tool)
-        most = math.inf if sets else 1.0  # a setting may make the step longer
+        changed = self.changed(changes)
+        after = self._edited(changes, changed, tool=tool)
+        most = _most(sets)
         (expected,) = _over([after], [before], most) if changes else (1.0,)
         gains = expected < 1 - LEAST_GAIN or bool(sets)
         deviating: list[float] = []
@@ -366,7 +380,7 @@ class Simulation:
                 [self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2, most
             )
         if gains:
-            paces = [self.edited(changes, pace_of=b, tool=tool) for b in ENDS]
+            paces = [self._edited(changes, changed, pace_of=b, tool=tool) for b in ENDS]
             deviating += _over(paces, [before] * 2, most)
             if pace.no_longer_woken(self.subjects, after):
                 # the pace above is that of a host that is no longer woken, in the same run
@@ -375,9 +389,9 @@ class Simulation:
             # the run that the gain is measured in has a pace of its own before the repair, too
             paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
-            deviating += self._with_other_work(changes, tool, before, expected, most)
+            deviating += self._with_other_work(after, tool, before, expected, most)
         if changes and recorded:
-            costs = [self.edited(changes, tool=b) for b in ENDS]
+            costs = [self._edited(changes, changed, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b, sets=sets) for b in ENDS], most)
         if not any(c.paces_input for c in sets) and self._paced_by_input(after):
             deviating.append(max(expected, 1.0))
@@ -394,9 +408,14 @@ class Simulation:
             unrecorded=(round(before), round(before * expected)) if recorded else None,
         )
 
+    def _tool(self, changes: Sequence[Change]) -> Bound | None:
+        """The cost of recording that a prediction leaves out; None where none does, or it goes."""
+        goes = any(isinstance(c, Free) and c.cause == "profiler_overhead" for c in changes)
+        return "expected" if pace.is_recorded(self.subjects) and not goes else None
+
     def _with_other_work(
         self,
-        changes: Sequence[Change],
+        after: list[Subject],
         tool: Bound | None,
         before: float,
         expected: float,
@@ -407,7 +426,7 @@ class Simulation:
         spent = max(int(s.program.work_ns[:, columns].sum()) for s in self.subjects)
         if spent < LEAST_GAIN * before * self.runs[0].steps:
             return []
-        sides = [self._recorded_or_not(self.subjects, tool), self.edited(changes, tool=tool)]
+        sides = [self._recorded_or_not(self.subjects, tool), after]
         found = []
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
@@ -490,7 +509,19 @@ class Simulation:
             pace_of: which of that of the host's pace.
             tool: which of that of the cost of recording, which is then gone; None to leave it in.
         """
-        subjects = self.changed(changes, bound)
+        return self._edited(changes, self.changed(changes, bound), bound, pace_of=pace_of, tool=tool)
+
+    def _edited(
+        self,
+        changes: Sequence[Change],
+        changed: list[Subject],
+        bound: Bound = "expected",
+        *,
+        pace_of: Bound = "expected",
+        tool: Bound | None = None,
+    ) -> list[Subject]:
+        """:meth:`edited` of programs that have the changes already."""
+        subjects = changed
         if bound != "high" and any(isinstance(c, DeviceLike | EvenWork) for c in changes):
             subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
@@ -565,6 +596,11 @@ def _turn(change: Change) -> int:
     if isinstance(change, Edit):
         return change.order
     return -1 if isinstance(change, RankLike | DeviceLike | EvenWork) else 0
+
+
+def _most(sets: Sequence[Edit]) -> float:
+    """The longest step after a repair over that before; a setting may make it longer."""
+    return math.inf if sets else 1.0
 
 
 def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float) -> list[float]:
