@@ -82,6 +82,25 @@ class Gpt(nn.Module):
         return self.head(self.layers(self.embed(x)))
 
 
+class Gated(nn.Module):
+    """A layer with a gated MLP, dropout, and norms of two kinds."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.RMSNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.gate, self.up = (nn.Linear(width, 3 * width, bias=False) for _ in range(2))
+        self.down = nn.Linear(3 * width, width, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, d // 64, 64).permute(2, 0, 3, 1, 4)
+        y = fn.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + fn.dropout(self.out(y.transpose(1, 2).reshape(b, t, d)), 0.1)
+        h = self.norm2(x)
+        return x + fn.dropout(self.down(fn.silu(self.gate(h)) * self.up(h)), 0.1)
+
+
 def language(
     model: nn.Module,
     *,
@@ -148,6 +167,12 @@ def _compiled(on: bool) -> Step:
     return language(torch.compile(model) if on else model)
 
 
+def _gated(on: bool) -> Step:
+    parts = [nn.Embedding(16000, 1024), *(Gated(1024) for _ in range(6))]
+    model = nn.Sequential(*parts, nn.Linear(1024, 16000, bias=False))
+    return language(torch.compile(model) if on else model, vocab=8192)
+
+
 def _tf32(on: bool) -> Step:
     precision("high" if on else "highest")
     return language(Gpt(layers=6), autocast=False)
@@ -166,6 +191,7 @@ def _casts(on: bool) -> Step:
 SIDES: dict[str, Callable[[bool], Step]] = {
     "optimizer": lambda on: language(Gpt(), fused=on),
     "compile": _compiled,
+    "gated": _gated,
     "tf32": _tf32,
     "bf16": lambda on: language(Gpt(layers=6), autocast=on),
     "vocab": _vocabulary,
@@ -182,7 +208,10 @@ def pair(name: str, *, on: bool) -> Step:
     return SIDES[name](on)
 
 
-PAIRS = ("optimizer", "compile", "tf32", "bf16", "vocab", "attention", "channels_last", "casts")
+PAIRS = (
+    *("optimizer", "compile", "gated", "tf32", "bf16"),
+    *("vocab", "attention", "channels_last", "casts"),
+)
 
 
 def timed(step: Step) -> float:

@@ -23,6 +23,11 @@ STEPS = 4
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
 SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(int)"
 COLUMNS = "void at::native::reduce_kernel<128, 4, at::native::ReduceOp<float> >(int)"
+CONCATENATED = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 4, 64>(float*)"
+STRIDED = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<"
+    "at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)> >(int)"
+)
 SOFTMAX = "void softmax_warp_forward<float, float, float, 9, false, false>(int)"
 
 
@@ -110,15 +115,37 @@ def test_what_enters_and_leaves_is_moved(
 
 
 @pytest.mark.parametrize("reduction", [(SUM, 9), (COLUMNS, 1)])
-def test_a_reduction_over_columns_stays_and_reads_what_is_written_for_it(
+def test_a_reduction_over_columns_stays_and_takes_a_part_of_its_time(
     tmp_path: Path, reduction: tuple[str, int]
 ) -> None:
     names = [*[(pointwise("mul", 2), 1)] * 4, reduction]
     kernels = device_of(names).kernels(tmp_path)
     assert whole_reductions(kernels)[kernels.steady].sum() == kernels.n_steady
     taken, launched = one_run(kernels)
-    assert taken == pytest.approx(100.0 + 100.0 + 50.0, rel=1e-3)
+    assert taken == pytest.approx(100.0 + 0.6 * 100.0, rel=1e-3)
     assert launched == 2
+
+
+def test_the_kernel_that_moves_a_tensor_fastest_tells_what_a_pass_takes(tmp_path: Path) -> None:
+    """A cast to single precision inside the run moves wider tensors, which do not leave it."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(GEMM)
+        for us in (100.0, 150.0, 100.0):
+            device.kernel(pointwise("mul", 2), us)
+        device.build.range(begin, device.at, f"step_{number}")
+    taken, launched = one_run(device.kernels(tmp_path))
+    assert (taken, launched) == (pytest.approx(2 * 50.0, rel=1e-3), 1)
+
+
+@pytest.mark.parametrize(("name", "part"), [(CONCATENATED, 0.25), (STRIDED, 0.35)])
+def test_copies_between_layouts_attain_a_part_of_the_bandwidth(
+    tmp_path: Path, name: str, part: float
+) -> None:
+    kernels = device_of([(name, 1)] * 2).kernels(tmp_path)
+    taken, launched = one_run(kernels)
+    assert (taken, launched) == (pytest.approx(100.0 * part, rel=1e-3), 1)
 
 
 def test_arithmetic_of_a_long_chain_is_not_hidden(tmp_path: Path) -> None:

@@ -509,7 +509,9 @@ class Simulation:
             pace_of: which of that of the host's pace.
             tool: which of that of the cost of recording, which is then gone; None to leave it in.
         """
-        return self._edited(changes, self.changed(changes, bound), bound, pace_of=pace_of, tool=tool)
+        return self._edited(
+            changes, self.changed(changes, bound), bound, pace_of=pace_of, tool=tool
+        )
 
     def _edited(
         self,
