@@ -389,7 +389,7 @@ def test_input_may_come_at_its_own_pace(tmp_path: Path):
     ready = s.predict([ScaleKernels("gemm", 0.5), Free("input_starvation")])
     assert ready.unrecorded == (318_500, 118_500)
     # another run may take longer over the input that is gone, no more
-    assert ready.step_ns < ready.high_ns < 1.15 * ready.step_ns
+    assert ready.step_ns < ready.high_ns < 1.25 * ready.step_ns
 
 
 def test_several_devices_of_one_process(tmp_path: Path):
