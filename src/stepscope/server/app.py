@@ -51,14 +51,20 @@ class PageHandlers:
         job: the opened job.
         explaining: the process that diagnoses, where that is not done in this one.
         lock: a reentrant lock that others hold while they diagnose the same job.
+        above: address of the page that this one belongs to, relative to it; empty for none.
     """
 
     _damaged = ""
 
     def __init__(
-        self, job: Job, explaining: Process | None = None, lock: Lock | None = None
+        self,
+        job: Job,
+        explaining: Process | None = None,
+        lock: Lock | None = None,
+        above: str = "",
     ) -> None:
         self._job = job
+        self._above = above
         self._views = job.views  # made here, before several threads ask for it
         self._lock: Lock = lock or threading.Lock()
         # Its own: a page that is loaded again needs no wait.
@@ -91,6 +97,7 @@ class PageHandlers:
         with self._lock:
             found = self._views.timeline.layout()
         found["paths"] = self._job.paths
+        found["above"] = self._above
         found["problems"] = [msgspec.to_builtins(problem) for problem in self._job.problems]
         return as_json(found)
 
@@ -211,9 +218,15 @@ def page_routes(handlers: Handlers) -> list[Route]:
         )
         for name, handler in handlers.items()
     ]
-    routes.append(Route("/", _file("index.html")))
-    routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]
-    return routes
+    return [*routes, *asset_routes()]
+
+
+def asset_routes() -> list[Route]:
+    """Routes of the page as it ships."""
+    return [
+        Route("/", _file("index.html")),
+        *(Route(f"/{name}", _file(name)) for name in _ASSETS),
+    ]
 
 
 def _endpoint(
