@@ -176,6 +176,12 @@ class JobPage:
         """Positions of the ranks whose full capture is here."""
         return [row for row, path in enumerate(self._reachable) if path is not None]
 
+    def name_of(self, row: int) -> str:
+        """The rank at a position, with its device where the rank has several, as links name it."""
+        digest = self._digest(row)
+        same = [other for other in self.analysis.digests if other.rank == digest.rank]
+        return f"{digest.rank}" + (f".{digest.facts['device'] or 0}" if len(same) > 1 else "")
+
     def open(self, row: int) -> Job:
         """Open the full capture of a rank.
 
