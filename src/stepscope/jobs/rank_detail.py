@@ -289,17 +289,17 @@ def _deviations(job: JobAnalysis, at: int, peers: IntArray) -> list[Deviation]:
 
     work = job.times.work
     measured: list[tuple[str, Unit | str, AnyArray]] = [
-        ("needs for a step on its own account", "ns", job.needs.device.mean(axis=0)),
-        ("its kernels take, against its peers", "ratio", job.rates),
-        ("kernels launched a step", "count", work.kernels.mean(axis=0)),
-        ("threads launched a step", "count", work.threads.mean(axis=0)),
-        ("host needs for a step", "ns", fact("host_need_ns")),
-        ("host gets input, a step", "ns", fact("input_ns")),
+        ("needs for a step", "ns", job.needs.device.mean(axis=0)),
+        ("kernels take, to its peers", "ratio", job.rates),
+        ("kernels a step", "count", work.kernels.mean(axis=0)),
+        ("threads a step", "count", work.threads.mean(axis=0)),
+        ("host needs", "ns", fact("host_need_ns")),
+        ("host gets input", "ns", fact("input_ns")),
         ("SM clock", "MHz", fact("sm_clock_mhz")),
         ("lowest SM clock", "MHz", fact("sm_clock_low_mhz")),
-        ("samples with a throttled clock", "share", fact("throttled_share")),
+        ("time throttled", "share", fact("throttled_share")),
         ("power", "W", fact("power_w")),
-        ("most memory reserved", "bytes", fact("memory_peak_bytes")),
+        ("memory reserved", "bytes", fact("memory_peak_bytes")),
     ]
     found = []
     for name, unit, values in measured:

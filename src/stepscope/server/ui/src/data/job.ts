@@ -8,6 +8,7 @@ export interface JobLayout {
   job: { paths: string[]; ranks: number };
   classes: DrawnClass[];
   legend: LegendEntry[];
+  causes: Record<string, string>;
 }
 
 export interface JobAnswer {

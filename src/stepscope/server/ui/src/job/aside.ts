@@ -8,6 +8,8 @@ import { clean, count, percent, time, words } from "../shared/format";
 
 const MOST_LISTED = 24;
 const MOST_NAMED = 4;
+/** A repair that gains less than this share of the step gains nothing that could be measured. */
+const WORTH = 0.01;
 
 export interface JobActions {
   /** Opens the panel of a rank, at a step or where it is most late. */
@@ -83,7 +85,7 @@ export class JobAside {
         "tr",
         {},
         element("td", {}, this.link(one.rank, `rank ${one.rank}`, one.step)),
-        element("td", {}, `${clean(one.why, 100)}; step ${one.step}`),
+        element("td", {}, `${clean(one.why, 100).replace(/\bgpu\b/, "GPU")}; step ${one.step} of its capture`),
         element("td", {}, reachable.has(one.rank) ? "here" : place(one)),
       ),
     );
@@ -153,14 +155,17 @@ export function header(...names: string[]): HTMLElement {
 function verdict(d: JobDiagnosis): HTMLElement {
   const { job, step_ns: step } = d;
   const first = d.findings[0];
-  const waits = first?.reason ? `The job waits for ${first.place || named(first.ranks, job.ranks)}: ${words(first.reason).replace("gpu", "GPU")}` : "";
+  const who = first ? first.place || named(first.ranks, job.ranks) : "";
+  const hidden = first !== undefined && first.share_of_step < WORTH;
+  const lateness = hidden ? `${who} ${first.ranks.length > 1 ? "are" : "is"} late, but mostly hidden` : `The job waits for ${who}`;
+  const waits = first?.reason ? `${lateness}: ${words(first.reason).replace("gpu", "GPU")}`.replace(/^./, (c) => c.toUpperCase()) : "";
   const message = waits || (first ? `${words(first.cause).replace(/^./, (c) => c.toUpperCase())} costs the job most` : "No rank holds the job up");
   const whole = job.world_size && job.world_size !== job.ranks ? ` of ${count(job.world_size)}` : "";
   const gain = step.mean - d.all_repaired_step_ns;
   const facts = [
     `${count(job.ranks)}${whole} ranks on ${count(job.nodes)} node${job.nodes === 1 ? "" : "s"}, ${count(job.steps)} shared steps.`,
     `${time(step.mean)} a step (median ${time(step.median)}, 95th percentile ${time(step.p95)}).`,
-    ...(gain > 0.01 * step.mean
+    ...(gain > WORTH * step.mean
       ? [`With all late ranks like their peers: ${time(d.all_repaired_step_ns)} a step, ${percent(gain / step.mean)} less.`]
       : first?.reason ? ["Repairing the late ranks alone gains less than a hundredth of the step: others are as late in most steps."] : []),
     ...(job.missing_ranks.length ? [`${count(job.missing_ranks.length)} ranks have no digest.`] : []),

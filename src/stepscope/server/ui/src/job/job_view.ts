@@ -16,7 +16,7 @@ import { JobAside } from "./aside";
 import { jobKeys, showJobChoices } from "./controls";
 import { columnPx, HeatPainter, LEFT_PX, type Cell, type Heat } from "./painter";
 import { RankPanel, timelineAddress } from "./rank_panel";
-import { byNode, cellOf, groups, heightOf, lineAt, linesOf, meansOf, worstStep, type Line } from "./rows";
+import { byNode, groups, heightOf, lineAt, linesOf, mediansOf, worstStep, type Line } from "./rows";
 import { mixed, rangeOf, Scale } from "./scale";
 
 export class JobApp {
@@ -110,8 +110,11 @@ export class JobApp {
     if (!found || turn !== this.turn) return;
     this.now.value = known;
     const { ranks } = answer.diagnosis;
-    this.heat = { ranks, groups: groups(ranks), steps: answer.grid.steps, cells: found, means: meansOf(found) };
+    const first = !this.heat;
+    this.heat = { ranks, groups: groups(ranks), steps: answer.grid.steps, cells: found, medians: mediansOf(found) };
+    if (first && this.row >= 0) this.open.add(this.groupOf(this.row)); // a link names it
     this.arrange();
+    if (first) this.reveal();
     this.changed();
   }
 
@@ -193,11 +196,11 @@ export class JobApp {
 
   private openFinding(finding: JobFinding): void {
     const { ranks } = this.answer!.diagnosis;
-    const means = meansOf(this.late);
+    const medians = mediansOf(this.late);
     const own = new Set(finding.ranks);
     let best = -1;
     ranks.forEach(({ rank }, row) => {
-      if (own.has(rank) && (best < 0 || means[row] > means[best])) best = row;
+      if (own.has(rank) && (best < 0 || medians[row] > medians[best])) best = row;
     });
     if (best >= 0) this.openRow(best, worstStep(this.late[best]));
   }
@@ -218,7 +221,7 @@ export class JobApp {
     if (!detail || !answer) return;
     const { findings, job } = answer.diagnosis;
     const own = findings.filter((f) => f.ranks.includes(detail.rank) && f.ranks.length < Math.max(2, job.ranks / 2));
-    this.panel.show(detail, this.column, own);
+    this.panel.show(detail, this.column, this.now.step, own);
   }
 
   // --- rows --------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ export class JobApp {
   private arrange(): void {
     const { heat, answer } = this;
     if (!heat || !answer) return;
-    this.lines = linesOf(heat.groups, { nodes: this.nodes, order: this.now.order, open: this.open, means: heat.means, room: this.room, rowPx: this.now.rowPx });
+    this.lines = linesOf(heat.groups, { nodes: this.nodes, order: this.now.order, open: this.open, medians: heat.medians, room: this.room, rowPx: this.now.rowPx });
     this.hovered = null;
     this.spacer.style.height = `${Math.max(0, heightOf(this.lines) + AXIS_PX - this.stage.clientHeight)}px`;
     this.colours();
@@ -263,7 +266,7 @@ export class JobApp {
       mode: (mode) => this.setMode(mode),
       order: (order) => this.setOrder(order),
     });
-    const nodes = this.nodes ? " A row of a node shows the rank with most of it." : "";
+    const nodes = this.nodes ? " A row of a node shows its rank that has most in most steps." : "";
     this.note.textContent = `${value.message}.${nodes} A click opens the rank.`.replace(/^./, (c) => c.toUpperCase());
   }
 
@@ -331,11 +334,11 @@ export class JobApp {
     const last = heat.steps.length - 1;
     const at = before ? Math.min(Math.max(before.line + rows, 0), this.lines.length - 1) : 0;
     const column = before ? Math.min(Math.max(before.column + columns, 0), last) : 0;
-    this.choose(cellOf(heat.cells, this.lines[at].rows, column).row, column);
+    this.choose(this.lines[at].row, column);
     // of a node that is open its own row cannot be told from the rank's: go on from there
     if (before && this.chosen?.line === before.line && rows) {
       const on = Math.min(Math.max(before.line + Math.sign(rows) * (Math.abs(rows) + 1), 0), this.lines.length - 1);
-      this.choose(cellOf(heat.cells, this.lines[on].rows, column).row, column);
+      this.choose(this.lines[on].row, column);
     }
     this.reveal();
     if (this.now.panel) void this.ask();
@@ -459,8 +462,7 @@ export class JobApp {
       return;
     }
     const { heat } = this;
-    const column = cell.column >= 0 ? cell.column : worstStep(heat!.cells[line.rows[0]]);
-    this.openRow(cellOf(heat!.cells, line.rows, column).row, column);
+    this.openRow(line.row, cell.column >= 0 ? cell.column : worstStep(heat!.cells[line.row]));
   }
 
   private hover(event: PointerEvent): void {
@@ -468,8 +470,8 @@ export class JobApp {
     this.hovered = cell;
     let text = "";
     if (cell) {
-      const { rows } = this.lines[cell.line];
-      text = cell.column < 0 ? this.rowSays(cell.line) : this.says(cellOf(this.heat!.cells, rows, cell.column).row, cell.column, rows);
+      const { row, rows } = this.lines[cell.line];
+      text = cell.column < 0 ? this.rowSays(cell.line) : this.says(row, cell.column, rows);
     }
     showTip(this.tip, this.stage, event, text);
     this.changed();
@@ -491,7 +493,7 @@ export class JobApp {
     const value = heat.cells[row][column];
     const { rank, hostname, late } = heat.ranks[row];
     const text = signed ? `${value < 0 ? "−" : "+"}${time(Math.abs(value))}` : time(value);
-    const of = rows.length > 1 ? `, most of ${rows.length} ranks` : "";
+    const of = rows.length > 1 ? `; of ${rows.length} ranks it has most in most steps` : "";
     return `rank ${rank}${late ? " (late)" : ""}, ${clean(hostname, 80) || "unknown node"}, step ${heat.steps[column]}: ${title} ${text}${of}`;
   }
 

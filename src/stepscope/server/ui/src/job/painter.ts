@@ -1,11 +1,11 @@
-/** Draws the heat map: a row a rank or node, a column a step, the mean of each row beside it. */
+/** Draws the heat map: a row a rank or node, a column a step, the median of each row beside it. */
 
 import type { RankRow } from "../data/contracts";
 import { AXIS_PX, fit, FONT, scaled } from "../shared/canvas";
 import { markColour } from "../shared/colours";
 import { clean, time } from "../shared/format";
 import type { Theme } from "../shared/theme";
-import { cellOf, type Group, type Line } from "./rows";
+import type { Group, Line } from "./rows";
 import type { Scale } from "./scale";
 
 export const LEFT_PX = 150;
@@ -19,7 +19,7 @@ export interface Heat {
   groups: Group[];
   steps: number[];
   cells: number[][];
-  means: ArrayLike<number>;
+  medians: ArrayLike<number>;
 }
 
 export interface Cell {
@@ -85,13 +85,13 @@ export class HeatPainter {
       const y = AXIS_PX + line.top - scroll;
       const seamY = line.px >= SEAM_FROM_PX ? 1 : 0;
       for (let column = 0; column < heat.steps.length; column++) {
-        context.fillStyle = scale.colour(cellOf(heat.cells, line.rows, column).value);
+        context.fillStyle = scale.colour(heat.cells[line.row][column]);
         context.fillRect(LEFT_PX + column * wide, y, wide - seamX, line.px - seamY);
       }
     }
   }
 
-  /** Names of the rows to the left, their means to the right. */
+  /** Names of the rows to the left, their medians to the right. */
   private margins(
     context: CanvasRenderingContext2D,
     heat: Heat,
@@ -102,7 +102,7 @@ export class HeatPainter {
     chosen: Cell | null,
   ): void {
     const right = LEFT_PX + wide * heat.steps.length;
-    const largest = Array.from(heat.means).reduce((most, v) => Math.max(most, Math.abs(v)), 1);
+    const largest = Array.from(heat.medians).reduce((most, v) => Math.max(most, Math.abs(v)), 1);
     let [labelled, named, node] = [-Infinity, -Infinity, -1];
     for (let at = from; at < to; at++) {
       const line = lines[at];
@@ -111,9 +111,9 @@ export class HeatPainter {
       const own = chosen?.line === at;
       const important = late || own;
       const middle = y + line.px / 2;
-      const mean = line.rows.reduce((most, row) => Math.max(most, heat.means[row]), -Infinity);
+      const median = heat.medians[line.row];
       context.fillStyle = late ? markColour("mark") : this.theme.faint;
-      const bar = (50 * Math.abs(mean)) / largest;
+      const bar = (50 * Math.abs(median)) / largest;
       context.fillRect(right + 8, y, Math.max(1, bar), Math.max(1, line.px > 3 ? line.px - 1 : line.px));
       if (late) context.fillRect(LEFT_PX - 5, y, 4, Math.max(2, line.px - 1));
       const room = middle - labelled >= LABEL_PX || (important && middle - labelled >= LABEL_PX - 2);
@@ -125,7 +125,7 @@ export class HeatPainter {
         const text = line.node ? `${line.open ? "▾" : "▸"} ${nodeName(heat, line)}` : `${late ? "▲ " : ""}${heat.ranks[line.rows[0]].rank}`;
         context.fillText(text, LEFT_PX - 9, middle, LEFT_PX - 14);
         context.textAlign = "left";
-        context.fillText(time(mean), right + 62, middle);
+        context.fillText(minus(time(median)), right + 62, middle);
       }
       // in rows of ranks the node is named where it begins
       if (!line.node && line.group !== node && heat.groups.length > 1) {
@@ -165,9 +165,11 @@ export class HeatPainter {
     });
     context.textAlign = "left";
     context.fillStyle = this.theme.faint;
-    context.fillText("mean of the steps", LEFT_PX + wide * heat.steps.length + 8, AXIS_PX / 2);
+    context.fillText("median step", LEFT_PX + wide * heat.steps.length + 8, AXIS_PX / 2);
   }
 }
+
+const minus = (text: string): string => text.replace(/^-/, "−");
 
 function nodeName(heat: Heat, line: Line): string {
   const { rank } = heat.ranks[line.rows[0]];

@@ -39,10 +39,10 @@ export class RankPanel {
   }
 
   /**
-   * @param column of the chosen step; -1 for none
+   * @param column of the chosen step, -1 for none; `step` is its number in the heat map
    * @param findings of the job that name this rank
    */
-  show(detail: RankDetail, column: number, findings: JobFinding[]): void {
+  show(detail: RankDetail, column: number, step: number, findings: JobFinding[]): void {
     const where = [detail.hostname, detail.device_name, `device ${detail.device}`].filter(Boolean).map((text) => clean(text, 80));
     const score =
       detail.score === null || detail.threshold === null
@@ -54,8 +54,8 @@ export class RankPanel {
       element("h2", {}, `Rank ${detail.rank}`),
       element("p", { class: "note" }, `${where.join(", ")}${score}`),
       ...findings.map((finding) => element("p", {}, `▲ ${clean(finding.message, 600)}`)),
-      this.capture(detail, column),
-      budget(detail, column),
+      this.capture(detail, column, step),
+      budget(detail, column, step),
       ...deviations(detail),
       ...kernels(detail),
       alone(detail),
@@ -68,13 +68,15 @@ export class RankPanel {
     return element("p", {}, element("button", { click: () => this.actions.close() }, "‹ The job (Esc)"));
   }
 
-  private capture(detail: RankDetail, column: number): HTMLElement {
+  private capture(detail: RankDetail, column: number, number: number): HTMLElement {
     const { capture } = detail;
     const step = detail.steps[column];
+    // captures begin at different steps: each counts its own
+    const there = step && step.number !== number ? `, which its capture counts as ${step.number}` : "";
     const section = element("section", { "aria-label": "Timeline", class: "timelinelink" });
     if (capture.timeline) {
-      const text = step ? `Open its timeline at step ${step.number} (T)` : "Open its timeline (T)";
-      fill(section, element("a", { href: timelineAddress(detail, column) }, text));
+      const text = step ? `Open its timeline at step ${number} (T)` : "Open its timeline (T)";
+      fill(section, element("a", { href: timelineAddress(detail, column) }, text), there);
       return section;
     }
     const file = clean(capture.path, 300);
@@ -84,7 +86,7 @@ export class RankPanel {
       ...(capture.command
         ? [
             element("p", { class: "row" }, element("code", {}, clean(capture.command, 400)), copyButton("Copy", "Copy the command", () => clean(capture.command, 400), (text) => this.actions.message(text))),
-            element("p", { class: "note" }, `${step ? `Look at step ${step.number}. ` : ""}Named beside the digests (stepscope ui DIGESTS FOLDER), it opens from here.`),
+            element("p", { class: "note" }, `${step ? `Look at step ${number}${there}. ` : ""}Named beside the digests (stepscope ui DIGESTS FOLDER), it opens from here.`),
           ]
         : []),
     );
@@ -103,7 +105,7 @@ export class RankPanel {
     return element(
       "section",
       { "aria-label": "Evidence" },
-      element("h2", {}, "Where to look in its capture"),
+      element("h2", {}, "Where to look in its capture (steps as it counts them)"),
       items.length ? element("ul", { class: "plain" }, ...items) : element("p", { class: "note" }, "The digest names no place."),
     );
   }
@@ -120,7 +122,7 @@ function span(begin: number, end: number, room: number): string {
   return `#t=${begin - around}-${end + around}&range=${begin}-${end}`;
 }
 
-function budget(detail: RankDetail, column: number): HTMLElement {
+function budget(detail: RankDetail, column: number, number: number): HTMLElement {
   const step = detail.steps[column];
   const mean = detail.wall_ns.reduce((a, b) => a + b, 0) / Math.max(1, detail.wall_ns.length);
   const [wall, peersWall] = [step ? detail.wall_ns[column] : null, detail.peers_wall_ns];
@@ -139,7 +141,7 @@ function budget(detail: RankDetail, column: number): HTMLElement {
       ...(detail.peers ? [element("td", { class: "figure" }, beyond === null ? "" : signed(beyond))] : []),
     );
   };
-  const names = ["", ...(step ? [`step ${step.number}`] : []), "mean", ...(detail.peers ? ["peers", "beyond"] : [])];
+  const names = ["", ...(step ? [`step ${number}`] : []), "mean", ...(detail.peers ? ["peers", "beyond"] : [])];
   const whole = element(
     "tr",
     { class: "whole" },
@@ -152,7 +154,7 @@ function budget(detail: RankDetail, column: number): HTMLElement {
     "section",
     { "aria-label": "Budget" },
     element("h2", {}, "Where its steps go"),
-    ...(step ? [bar(detail, (part) => part.steps_ns[column], `step ${step.number}`)] : []),
+    ...(step ? [bar(detail, (part) => part.steps_ns[column], `step ${number}`)] : []),
     bar(detail, (part) => part.mean_ns, "mean"),
     ...(detail.peers ? [bar(detail, (part) => part.peers_ns ?? 0, "peers")] : []),
     element("table", { class: "facts figures" }, header(...names), whole, ...detail.parts.map(line)),
@@ -193,7 +195,7 @@ function deviations(detail: RankDetail): HTMLElement[] {
       element("td", {}, clean(d.figure, 80)),
       element("td", { class: "figure" }, shown(d.value, d)),
       element("td", { class: "figure" }, shown(d.peers, d)),
-      element("td", { class: "figure" }, d.low === d.high ? "" : `${shown(d.low, d)} to ${shown(d.high, d)}`),
+      element("td", { class: "between" }, d.low === d.high ? "" : `${shown(d.low, d)} to ${shown(d.high, d)}`),
     ),
   );
   return [
@@ -201,7 +203,7 @@ function deviations(detail: RankDetail): HTMLElement[] {
       "section",
       { "aria-label": "Deviations" },
       element("h2", {}, "Beside its peers"),
-      element("table", { class: "facts figures" }, header("", "rank", "peers", "nine in ten of them"), ...rows),
+      element("table", { class: "facts figures" }, header("", "rank", "peers", "nine in ten peers"), ...rows),
     ),
   ];
 }

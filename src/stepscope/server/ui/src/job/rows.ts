@@ -10,7 +10,7 @@ const MOST_OF_ONE_NODE = 64;
 const READABLE_PX = 8;
 const LEAST_RANK_PX = 3;
 const LEAST_NODE_PX = 5;
-const MOST_PX = 28;
+const MOST_PX = 44;
 /** Ranks of a node that is open can be aimed at. */
 const OPEN_PX = 15;
 
@@ -25,6 +25,8 @@ export interface Line {
   group: number;
   /** Positions of the ranks that it stands for. */
   rows: number[];
+  /** The one of them that is drawn: it has most of the value in most steps. */
+  row: number;
   /** Whether it stands for a whole group, and whether that is open. */
   node: boolean;
   open: boolean;
@@ -60,8 +62,8 @@ export interface Wanted {
   order: Order;
   /** Groups that are open. */
   open: ReadonlySet<number>;
-  /** Mean of the value of each rank. */
-  means: ArrayLike<number>;
+  /** Median of the value of each rank. */
+  medians: ArrayLike<number>;
   /** Pixels for all rows. */
   room: number;
   /** Pixels a row; 0 for as many as fit. */
@@ -69,17 +71,18 @@ export interface Wanted {
 }
 
 export function linesOf(all: readonly Group[], wanted: Wanted): Line[] {
-  const { means, open, nodes } = wanted;
-  const most = (rows: readonly number[]): number => rows.reduce((m, row) => Math.max(m, means[row]), -Infinity);
+  const { medians, open, nodes } = wanted;
+  const most = (rows: readonly number[]): number => rows.reduce((m, row) => Math.max(m, medians[row]), -Infinity);
   const sorted = (rows: readonly number[]): number[] =>
-    wanted.order === "rank" ? [...rows] : [...rows].sort((a, b) => means[b] - means[a] || a - b);
+    wanted.order === "rank" ? [...rows] : [...rows].sort((a, b) => medians[b] - medians[a] || a - b);
+  const worst = (rows: readonly number[]): number => rows.reduce((best, row) => (medians[row] > medians[best] ? row : best), rows[0]);
   const made: Omit<Line, "top" | "px">[] = [];
-  const rank = (group: number, row: number): void => void made.push({ group, rows: [row], node: false, open: false });
+  const rank = (group: number, row: number): void => void made.push({ group, rows: [row], row, node: false, open: false });
   if (nodes) {
     const order = all.map((_, i) => i);
     if (wanted.order === "most") order.sort((a, b) => most(all[b].rows) - most(all[a].rows) || a - b);
     for (const group of order) {
-      made.push({ group, rows: all[group].rows, node: true, open: open.has(group) });
+      made.push({ group, rows: all[group].rows, row: worst(all[group].rows), node: true, open: open.has(group) });
       if (open.has(group)) for (const row of sorted(all[group].rows)) rank(group, row);
     }
   } else {
@@ -88,13 +91,12 @@ export function linesOf(all: readonly Group[], wanted: Wanted): Line[] {
   }
   const least = nodes ? LEAST_NODE_PX : LEAST_RANK_PX;
   const shared = nodes ? all.length : made.length;
-  const fits = Math.floor(wanted.room / Math.max(1, shared));
-  const px = wanted.rowPx || Math.min(MOST_PX, Math.max(least, fits));
-  let top = 0;
+  const px = wanted.rowPx || Math.min(MOST_PX, Math.max(least, wanted.room / Math.max(1, shared)));
+  let [exact, top] = [0, 0];
   return made.map((line) => {
-    const high = nodes && !line.node ? Math.max(OPEN_PX, px) : px;
-    const placed = { ...line, top, px: high };
-    top += high;
+    exact += nodes && !line.node ? Math.max(OPEN_PX, px) : px;
+    const placed = { ...line, top, px: Math.round(exact) - top };
+    top += placed.px; // rows end at whole pixels, and together fill the room
     return placed;
   });
 }
@@ -116,15 +118,14 @@ export function lineAt(lines: readonly Line[], y: number): number {
   return low;
 }
 
-/** The largest of a line's ranks in a step, and which rank it is. */
-export function cellOf(cells: readonly (readonly number[])[], rows: readonly number[], column: number): { value: number; row: number } {
-  let row = rows[0];
-  for (const other of rows) if (cells[other][column] > cells[row][column]) row = other;
-  return { value: cells[row][column], row };
-}
-
-export function meansOf(cells: readonly (readonly number[])[]): Float64Array {
-  return Float64Array.from(cells, (own) => own.reduce((a, b) => a + b, 0) / Math.max(1, own.length));
+/** Median over the steps of each rank: what it has in most of them. */
+export function mediansOf(cells: readonly (readonly number[])[]): Float64Array {
+  return Float64Array.from(cells, (own) => {
+    const sorted = [...own].sort((a, b) => a - b);
+    const middle = sorted.length >> 1;
+    if (!sorted.length) return 0;
+    return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
+  });
 }
 
 /** Column with the most of a row. */
