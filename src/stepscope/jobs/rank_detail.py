@@ -17,6 +17,9 @@ _KERNELS: Final = 6
 _SLOWER: Final = 1.02
 """Kernels of one product differ by less between healthy ranks."""
 
+_NOTABLE: Final = 0.01
+"""A figure nearer to that of the peers is none to point at, however close these lie together."""
+
 _LISTED: Final = 20
 
 
@@ -49,7 +52,7 @@ class Deviation(msgspec.Struct, frozen=True):
         peers: median of the peers.
         low: 5 in 100 of the peers have at most this.
         high: 95 in 100 of the peers have at most this.
-        outside: whether the rank's lies outside of that.
+        outside: whether the rank's lies outside of that, by more than a hundredth.
     """
 
     figure: str
@@ -307,16 +310,16 @@ def _deviations(job: JobAnalysis, at: int, peers: IntArray) -> list[Deviation]:
         theirs = theirs[np.isfinite(theirs)]
         if not np.isfinite(own) or not len(theirs) or not (own or theirs.any()):
             continue
-        low, high = (float(v) for v in np.percentile(theirs, (5, 95)))
+        low, middle, high = (float(v) for v in np.percentile(theirs, (5, 50, 95)))
         found.append(
             Deviation(
                 name,
                 unit,
                 round(own, 4),
-                round(float(np.median(theirs)), 4),
+                round(middle, 4),
                 round(low, 4),
                 round(high, 4),
-                not low <= own <= high,
+                not low <= own <= high and abs(own - middle) > _NOTABLE * abs(middle),
             )
         )
     return found

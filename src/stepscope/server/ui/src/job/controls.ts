@@ -15,8 +15,15 @@ export interface JobChoices {
   order(order: Order): void;
 }
 
-/** @param nodes whether rows are nodes now */
-export function showJobChoices(parent: HTMLElement, grid: JobGrid, now: JobState, nodes: boolean, several: boolean, scale: Scale, choose: JobChoices): void {
+export interface RowsNow {
+  /** Whether rows are nodes, and whether there is a choice. */
+  nodes: boolean;
+  several: boolean;
+  /** Whether least of the value comes first. */
+  least: boolean;
+}
+
+export function showJobChoices(parent: HTMLElement, grid: JobGrid, now: JobState, rows: RowsNow, scale: Scale, choose: JobChoices): void {
   const shown = grid.values.find(({ key }) => key === now.value) ?? grid.values[0];
   const bar = element("canvas", { role: "img", "aria-label": "Colours of the heat map" });
   drawLegend(bar, scale);
@@ -27,10 +34,10 @@ export function showJobChoices(parent: HTMLElement, grid: JobGrid, now: JobState
   fill(
     parent,
     labelled("Shown", grid.values.map(({ key, title }) => [key, title]), shown.key, (v) => choose.value(v)),
-    ...(several
-      ? [labelled("Rows", [["nodes", "nodes, a click opens one"], ["ranks", "ranks"]], nodes ? "nodes" : "ranks", (v) => choose.mode(v as Mode))]
+    ...(rows.several
+      ? [labelled("Rows", [["nodes", "nodes, a click opens one"], ["ranks", "ranks"]], rows.nodes ? "nodes" : "ranks", (v) => choose.mode(v as Mode))]
       : []),
-    labelled("Sorted", [["rank", "by rank"], ["most", "most first"]], now.order, (v) => choose.order(v as Order)),
+    labelled("Sorted", [["rank", "by rank"], ["most", rows.least ? "least first" : "most first"]], now.order, (v) => choose.order(v as Order)),
     element("span", { class: "side scale", title: shown.message }, ends[0], bar, ends[1]),
   );
 }

@@ -111,7 +111,7 @@ export class JobApp {
     this.now.value = known;
     const { ranks } = answer.diagnosis;
     const first = !this.heat;
-    this.heat = { ranks, groups: groups(ranks), steps: answer.grid.steps, cells: found, medians: mediansOf(found) };
+    this.heat = { ranks, groups: groups(ranks), steps: answer.grid.steps, cells: found, medians: mediansOf(found), together: true };
     if (first && this.row >= 0) this.open.add(this.groupOf(this.row)); // a link names it
     this.arrange();
     if (first) this.reveal();
@@ -237,6 +237,11 @@ export class JobApp {
     return this.now.mode ? this.now.mode === "nodes" : byNode(heat.ranks.length, heat.groups, this.room);
   }
 
+  /** Whether the rank that stands out has least of the value: the late one waits for nobody. */
+  private get least(): boolean {
+    return this.now.value === "waiting";
+  }
+
   private groupOf(row: number): number {
     return this.heat!.groups.findIndex(({ rows }) => rows.includes(row));
   }
@@ -245,7 +250,8 @@ export class JobApp {
   private arrange(): void {
     const { heat, answer } = this;
     if (!heat || !answer) return;
-    this.lines = linesOf(heat.groups, { nodes: this.nodes, order: this.now.order, open: this.open, medians: heat.medians, room: this.room, rowPx: this.now.rowPx });
+    this.lines = linesOf(heat.groups, { nodes: this.nodes, order: this.now.order, open: this.open, weights: this.least ? heat.medians.map((v) => -v) : heat.medians, room: this.room, rowPx: this.now.rowPx });
+    heat.together = this.nodes || this.now.order === "rank";
     this.hovered = null;
     this.spacer.style.height = `${Math.max(0, heightOf(this.lines) + AXIS_PX - this.stage.clientHeight)}px`;
     this.colours();
@@ -261,12 +267,13 @@ export class JobApp {
     const hue = hueOf(value.key) ?? theme.text;
     this.scale = new Scale(range, value.signed, theme.band, dark ? mixed(hue, "#ffffff", 0.25) : hue, markColour("compute"));
     const several = heat.groups.length > 1 && heat.groups.length < heat.ranks.length;
-    showJobChoices(this.tools, answer.grid, now, this.nodes, several, this.scale, {
+    showJobChoices(this.tools, answer.grid, now, { nodes: this.nodes, several, least: this.least }, this.scale, {
       value: (key) => void this.show(key),
       mode: (mode) => this.setMode(mode),
       order: (order) => this.setOrder(order),
     });
-    const nodes = this.nodes ? " A row of a node shows its rank that has most in most steps." : "";
+    const most = this.least ? "least" : "most";
+    const nodes = this.nodes ? ` A row of a node shows its rank that has ${most} in most steps.` : "";
     this.note.textContent = `${value.message}.${nodes} A click opens the rank.`.replace(/^./, (c) => c.toUpperCase());
   }
 
@@ -493,7 +500,7 @@ export class JobApp {
     const value = heat.cells[row][column];
     const { rank, hostname, late } = heat.ranks[row];
     const text = signed ? `${value < 0 ? "−" : "+"}${time(Math.abs(value))}` : time(value);
-    const of = rows.length > 1 ? `; of ${rows.length} ranks it has most in most steps` : "";
+    const of = rows.length > 1 ? `; of ${rows.length} ranks it has ${this.least ? "least" : "most"} in most steps` : "";
     return `rank ${rank}${late ? " (late)" : ""}, ${clean(hostname, 80) || "unknown node"}, step ${heat.steps[column]}: ${title} ${text}${of}`;
   }
 

@@ -9,9 +9,9 @@ import type { Group, Line } from "./rows";
 import type { Scale } from "./scale";
 
 export const LEFT_PX = 150;
-export const RIGHT_PX = 120;
+export const RIGHT_PX = 128;
 const LABEL_PX = 12;
-const SEAM_FROM_PX = 6;
+const SEAM_FROM_PX = 8;
 const MOST_COLUMN_PX = 90;
 
 export interface Heat {
@@ -19,7 +19,9 @@ export interface Heat {
   groups: Group[];
   steps: number[];
   cells: number[][];
-  medians: ArrayLike<number>;
+  medians: Float64Array;
+  /** Whether ranks of a node stand together. */
+  together: boolean;
 }
 
 export interface Cell {
@@ -104,19 +106,22 @@ export class HeatPainter {
     const right = LEFT_PX + wide * heat.steps.length;
     const largest = Array.from(heat.medians).reduce((most, v) => Math.max(most, Math.abs(v)), 1);
     let [labelled, named, node] = [-Infinity, -Infinity, -1];
+    const isImportant = (at: number): boolean => at === chosen?.line || lines[at].rows.some((row) => heat.ranks[row].late);
+    const kept: number[] = []; // no other label comes near these
+    for (let at = from; at < to; at++) if (isImportant(at)) kept.push(AXIS_PX + lines[at].top - scroll + lines[at].px / 2);
     for (let at = from; at < to; at++) {
       const line = lines[at];
       const y = AXIS_PX + line.top - scroll;
       const late = line.rows.some((row) => heat.ranks[row].late);
-      const own = chosen?.line === at;
-      const important = late || own;
+      const important = isImportant(at);
       const middle = y + line.px / 2;
       const median = heat.medians[line.row];
       context.fillStyle = late ? markColour("mark") : this.theme.faint;
       const bar = (50 * Math.abs(median)) / largest;
       context.fillRect(right + 8, y, Math.max(1, bar), Math.max(1, line.px > 3 ? line.px - 1 : line.px));
       if (late) context.fillRect(LEFT_PX - 5, y, 4, Math.max(2, line.px - 1));
-      const room = middle - labelled >= LABEL_PX || (important && middle - labelled >= LABEL_PX - 2);
+      const free = important || !kept.some((other) => Math.abs(other - middle) < LABEL_PX);
+      const room = free && middle - labelled >= LABEL_PX - (important ? 2 : 0);
       const whole = middle - 5 >= AXIS_PX;
       if (room && whole) {
         labelled = middle;
@@ -127,14 +132,14 @@ export class HeatPainter {
         context.textAlign = "left";
         context.fillText(minus(time(median)), right + 62, middle);
       }
-      // in rows of ranks the node is named where it begins
-      if (!line.node && line.group !== node && heat.groups.length > 1) {
-        const begins = at > 0 && lines[at - 1].group !== line.group;
+      // in rows of ranks the node is named where it begins, or else beside each
+      if (!line.node && (line.group !== node || !heat.together) && heat.groups.length > 1) {
+        const begins = at > 0 && lines[at - 1].group !== line.group && heat.together;
         if (begins) {
           context.fillStyle = this.theme.line;
           context.fillRect(0, Math.round(y) - 1, right, 1);
         }
-        if (!lines.some((l) => l.node) && middle - named >= LABEL_PX && whole) {
+        if (!lines.some((l) => l.node) && (heat.together ? middle - named >= LABEL_PX : labelled === middle) && whole) {
           named = middle;
           context.fillStyle = this.theme.faint;
           context.fillText(clean(heat.groups[line.group].name, 40), 6, middle, LEFT_PX - 60);

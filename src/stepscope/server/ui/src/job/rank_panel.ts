@@ -195,7 +195,7 @@ function deviations(detail: RankDetail): HTMLElement[] {
       element("td", {}, clean(d.figure, 80)),
       element("td", { class: "figure" }, shown(d.value, d)),
       element("td", { class: "figure" }, shown(d.peers, d)),
-      element("td", { class: "between" }, d.low === d.high ? "" : `${shown(d.low, d)} to ${shown(d.high, d)}`),
+      element("td", { class: "between" }, d.low === d.high ? "" : between(d)),
     ),
   );
   return [
@@ -216,6 +216,13 @@ export function shown(value: number, { unit }: Pick<Deviation, "unit">): string 
   if (unit === "ratio") return `${value.toFixed(3)} ×`;
   if (unit === "count") return count(value);
   return `${count(value)} ${unit}`;
+}
+
+/** Two figures, whose unit is said once where they share it. */
+function between(d: Deviation): string {
+  const [low, high] = [shown(d.low, d), shown(d.high, d)];
+  const unit = / \S+$/.exec(low)?.[0] ?? "";
+  return unit && high.endsWith(unit) ? `${low.slice(0, -unit.length)} to ${high}` : `${low} to ${high}`;
 }
 
 function kernels(detail: RankDetail): HTMLElement[] {

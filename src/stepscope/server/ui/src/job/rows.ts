@@ -25,7 +25,7 @@ export interface Line {
   group: number;
   /** Positions of the ranks that it stands for. */
   rows: number[];
-  /** The one of them that is drawn: it has most of the value in most steps. */
+  /** The one of them that is drawn: it stands out most. */
   row: number;
   /** Whether it stands for a whole group, and whether that is open. */
   node: boolean;
@@ -62,8 +62,8 @@ export interface Wanted {
   order: Order;
   /** Groups that are open. */
   open: ReadonlySet<number>;
-  /** Median of the value of each rank. */
-  medians: ArrayLike<number>;
+  /** How much each rank stands out: the row of a node is the rank that does most. */
+  weights: ArrayLike<number>;
   /** Pixels for all rows. */
   room: number;
   /** Pixels a row; 0 for as many as fit. */
@@ -71,11 +71,11 @@ export interface Wanted {
 }
 
 export function linesOf(all: readonly Group[], wanted: Wanted): Line[] {
-  const { medians, open, nodes } = wanted;
-  const most = (rows: readonly number[]): number => rows.reduce((m, row) => Math.max(m, medians[row]), -Infinity);
+  const { weights, open, nodes } = wanted;
+  const most = (rows: readonly number[]): number => rows.reduce((m, row) => Math.max(m, weights[row]), -Infinity);
   const sorted = (rows: readonly number[]): number[] =>
-    wanted.order === "rank" ? [...rows] : [...rows].sort((a, b) => medians[b] - medians[a] || a - b);
-  const worst = (rows: readonly number[]): number => rows.reduce((best, row) => (medians[row] > medians[best] ? row : best), rows[0]);
+    wanted.order === "rank" ? [...rows] : [...rows].sort((a, b) => weights[b] - weights[a] || a - b);
+  const worst = (rows: readonly number[]): number => rows.reduce((best, row) => (weights[row] > weights[best] ? row : best), rows[0]);
   const made: Omit<Line, "top" | "px">[] = [];
   const rank = (group: number, row: number): void => void made.push({ group, rows: [row], row, node: false, open: false });
   if (nodes) {
