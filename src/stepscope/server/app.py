@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _ASSETS = ("index.html", "app.js", "app.css")
+_JOB_ASSETS = ("job.html", "job.js", "app.css")
+"""The first is the page itself."""
 _LONGEST_SEARCH = 300
 _BEFORE_CHECKING_S = 5.0
 """The first pictures come before the check of what is stored, which reads all of it."""
@@ -209,8 +211,13 @@ def job_routes(page: PageHandlers) -> list[Route]:
     return [*page_routes(named), tile, search, *page.panels.routes()]
 
 
-def page_routes(handlers: Handlers) -> list[Route]:
-    """Routes of a page that needs some handlers."""
+def page_routes(handlers: Handlers, *, of_job: bool = False) -> list[Route]:
+    """Routes of a page that needs some handlers.
+
+    Args:
+        handlers: the handlers.
+        of_job: whether it is the page of a job of digests.
+    """
     routes = [
         Route(
             f"/api/{name}",
@@ -218,15 +225,12 @@ def page_routes(handlers: Handlers) -> list[Route]:
         )
         for name, handler in handlers.items()
     ]
-    return [*routes, *asset_routes()]
+    return [*routes, *asset_routes(_JOB_ASSETS if of_job else _ASSETS)]
 
 
-def asset_routes() -> list[Route]:
-    """Routes of the page as it ships."""
-    return [
-        Route("/", _file("index.html")),
-        *(Route(f"/{name}", _file(name)) for name in _ASSETS),
-    ]
+def asset_routes(names: tuple[str, ...] = _ASSETS) -> list[Route]:
+    """Routes of a page as it ships: its files, of which the first is what a browser asks for."""
+    return [Route("/", _file(names[0])), *(Route(f"/{name}", _file(name)) for name in names)]
 
 
 def _endpoint(

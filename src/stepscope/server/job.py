@@ -93,7 +93,8 @@ def job_application(page: JobPage, timelines: RankTimelines, token: str, port: i
                 "jobcells": (handlers.cells, json),
                 "jobrank": (handlers.rank, json),
                 "progress": (handlers.progress, json),
-            }
+            },
+            of_job=True,
         )
     )
     routes.append(Mount("/rank/{row:int}", app=timelines))

@@ -5,9 +5,7 @@ import { CompareApp } from "./compare/compare_view";
 import { StaticPair, ServerPair, type PackedPair, type PairLayout, type PairSource } from "./data/comparison";
 import { ServerSource } from "./data/server";
 import { packedPage, StaticSource } from "./data/static";
-import type { JobLayout } from "./data/job";
 import type { Layout, Source } from "./data/types";
-import { JobApp } from "./job/job_view";
 import { learnColours } from "./shared/colours";
 import { element, fill } from "./shared/dom";
 import { clean } from "./shared/format";
@@ -26,12 +24,11 @@ async function start(): Promise<void> {
     }
     const source: Source = packed ? new StaticSource(packed) : new ServerSource();
     // of a rank's page the capture is opened first, which may take long
-    const asked = source.layout() as Promise<Layout | PairLayout | JobLayout>;
+    const asked = source.layout() as Promise<Layout | PairLayout>;
     const layout = await waiting(asked, () => Promise.resolve("opening the capture"), (text) => fill(root, element("p", { class: "note opening", role: "status" }, text)));
     learnColours(layout);
-    // the same page shows a run, two, or a job of digests: what is behind it tells which
+    // the same page shows a run, or two: what is behind it tells which
     if ("pair" in layout) new CompareApp(root, new ServerPair(), layout);
-    else if ("job" in layout) new JobApp(root, layout);
     else new App(root, source, layout);
   } catch (error) {
     const message = error instanceof Error ? error.message : String(error);
