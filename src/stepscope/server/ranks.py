@@ -79,7 +79,8 @@ class RankTimelines:
             job = self._page.open(row)
             prepare(job, lambda share: None)
             explaining = explaining_beside(job)
-            handlers = PageHandlers(job, explaining, above=f"{ABOVE}#rank={self._page.name_of(row)}")
+            above = f"{ABOVE}#rank={self._page.name_of(row)}"
+            handlers = PageHandlers(job, explaining, above=above)
             threading.Thread(target=handlers.warm, daemon=True).start()
             made = _Opened(Starlette(routes=job_routes(handlers)), explaining)
             with self._lock:
