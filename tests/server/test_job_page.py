@@ -15,6 +15,7 @@ from tests.cli.command import Stepscope, is_one_line
 from tests.server.browser import browsing, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, is_harmless
+from tests.server.test_panels import NOTE, post
 from tests.support.captures import unpack
 from tests.support.digest_jobs import Plant, Shape, made
 
@@ -161,6 +162,19 @@ def test_the_timeline_of_a_rank_is_the_usual_page(served_job: Served) -> None:
     assert served_job.get("rank/x/api/note", method="POST").status == 405
 
 
+def test_notes_of_a_rank_are_kept_beside_its_capture(
+    served_job: Served, folder: Path, captures: list[Path]
+) -> None:
+    assert post(served_job, NOTE, below="rank/1/").status == 200
+    assert answer_of_rank(served_job, "notes")["notes"][0]["text"] == NOTE["text"]
+    kept = folder / f"{captures[1].name}.notes.json"
+    assert kept.exists()
+    kept.unlink()
+    assert post(served_job, NOTE, below="rank/1/", origin="http://evil.example").status == 403
+    for below in ("", "rank/", "rank/1/api/../", "rank//"):
+        assert post(served_job, NOTE, below=below).status in (404, 405), below
+
+
 def answer_of_rank(served: Served, path: str) -> Any:
     return json.loads(served.get(f"rank/1/api/{path}").body)
 
@@ -267,6 +281,17 @@ def test_what_digests_have_not_is_said_in_one_line(
     assert output.returncode == 2
     assert is_one_line(output.stderr)
     assert message in output.stderr
+
+
+def test_a_topology_is_about_digests(
+    stepscope: Stepscope, folder: Path, captures: list[Path], tmp_path: Path
+) -> None:
+    (tmp_path / "cluster.json").write_text("no JSON")
+    for path, message in ((captures[0], "is about digests"), (folder, "is no JSON")):
+        output = stepscope.ends("ui", str(path), "--topology", str(tmp_path / "cluster.json"))
+        assert output.returncode == 2
+        assert is_one_line(output.stderr)
+        assert message in output.stderr
 
 
 def test_damaged_digests_end_it(stepscope: Stepscope, tmp_path: Path) -> None:

@@ -55,6 +55,13 @@ if TYPE_CHECKING:
     help="The two PATHs are an earlier and a later run, shown step beside step; each is a capture, "
     "or a folder with the ranks of a job.",
 )
+@click.option(
+    "--topology",
+    default="",
+    metavar="FILE",
+    type=click.Path(readable=False),
+    help="With digests: JSON file of switches and rails, as for stepscope job.",
+)
 def command(
     paths: tuple[str, ...],
     format_: str,
@@ -66,6 +73,7 @@ def command(
     window: str,
     force: bool,
     compare: bool,
+    topology: str,
 ) -> None:
     """Show the timeline in the browser, with the diagnosis beside it.
 
@@ -77,14 +85,7 @@ def command(
     the address, or the file of --static.
     """
     options.import_numpy()
-    if static is None and (only_step is not None or window or force):
-        raise UsageError("--only-step, --window and --force are about the file of --static")
-    if only_step is not None and window:
-        raise UsageError("--only-step and --window both choose a time; give one of them")
-    if static is not None and Path(static).exists() and not force:
-        raise UsageError(f"{static} exists; --force overwrites it")
-    if static is not None:
-        options.refuse_inputs(static)
+    _refuse_wrong_static(static, only_step, window, force=force)
     if compare and len(paths) != 2:
         raise UsageError(
             "--compare shows two runs: stepscope ui BEFORE AFTER --compare; the ranks of a run are "
@@ -95,13 +96,10 @@ def command(
     from stepscope.api.job_page import JobPage, shows_a_job
 
     of_digests = shows_a_job(paths)
-    if of_digests and compare:
-        raise UsageError("--compare shows captures; these are digests: leave --compare out")
-    if of_digests and static is not None:
-        raise UsageError(
-            "--static is of captures; stepscope job DIGESTS --format html > job.html writes the "
-            "page of a job of digests"
-        )
+    if of_digests:
+        _refuse_for_digests(static, compare=compare)
+    elif topology:
+        raise UsageError("--topology is about digests; stepscope digest CAPTURES makes them")
     if static is not None:
         _write_page(static, paths, opening, compare=compare, window=window, only_step=only_step)
         if format_ == "json":
@@ -109,7 +107,11 @@ def command(
         return
     from stepscope.server.serve import serve
 
-    shown = JobPage(paths, options=opening) if of_digests else _captures(paths, opening, compare)
+    shown = (
+        JobPage(paths, topology=topology, options=opening)
+        if of_digests
+        else _captures(paths, opening, compare)
+    )
 
     def ready(address: str) -> None:
         options.write(_place(address=address) if format_ == "json" else f"{address}\n")
@@ -118,6 +120,29 @@ def command(
             click.echo("no browser found here; open the address above", err=True)
 
     serve(shown, port, ready)
+
+
+def _refuse_wrong_static(
+    static: str | None, only_step: int | None, window: str, *, force: bool
+) -> None:
+    if static is None and (only_step is not None or window or force):
+        raise UsageError("--only-step, --window and --force are about the file of --static")
+    if only_step is not None and window:
+        raise UsageError("--only-step and --window both choose a time; give one of them")
+    if static is not None and Path(static).exists() and not force:
+        raise UsageError(f"{static} exists; --force overwrites it")
+    if static is not None:
+        options.refuse_inputs(static)
+
+
+def _refuse_for_digests(static: str | None, *, compare: bool) -> None:
+    if compare:
+        raise UsageError("--compare shows captures; these are digests: leave --compare out")
+    if static is not None:
+        raise UsageError(
+            "--static is of captures; stepscope job DIGESTS --format html > job.html writes the "
+            "page of a job of digests"
+        )
 
 
 def _captures(paths: tuple[str, ...], opening: OpenOptions, compare: bool) -> Job | Pair:

@@ -386,8 +386,9 @@ def _rows(digest: Digest, table: str) -> Iterator[dict[str, Any]]:
 
 
 def _plain(values: Any) -> Sequence[Any]:
-    found: Sequence[Any] = values.tolist() if isinstance(values, np.ndarray) else list(values)
-    return [None if isinstance(v, float) and not np.isfinite(v) else v for v in found]
+    if not isinstance(values, np.ndarray):
+        return [text or "" for text in values]  # a file may hold nulls
+    return [None if isinstance(v, float) and not np.isfinite(v) else v for v in values.tolist()]
 
 
 def _only(row: dict[str, Any], struct: type[msgspec.Struct]) -> dict[str, Any]:
