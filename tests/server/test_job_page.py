@@ -251,7 +251,7 @@ def test_what_is_shown_as_a_job(captures: list[Path], tmp_path: Path) -> None:
     assert not shows_a_job([run])  # as it was recorded: the captures count
     assert shows_a_job([run / "digests", run])
     assert shows_a_job([run / "digests" / f"{captures[0].name}{SUFFIX}"])
-    assert not shows_a_job([captures[0], tmp_path / "nothing"])
+    assert not shows_a_job([captures[0], tmp_path / "nothing", tmp_path / ("x" * 5000), "\0"])
     shutil.copy(captures[0], run / "digests")
     assert shows_a_job([run / "digests"])
 

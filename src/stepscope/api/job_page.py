@@ -39,11 +39,15 @@ def shows_a_job(paths: Sequence[str | Path]) -> bool:
 
 
 def _is_of_digests(path: Path) -> bool:
-    if not path.is_dir():
-        return path.name.endswith(SUFFIX) and path.is_file()
-    if next(path.glob(f"*{SUFFIX}"), None) is not None:
-        return True
-    return next(path.rglob(f"*{SUFFIX}"), None) is not None and not _holds_captures(path)
+    try:
+        if not path.is_dir():
+            return path.name.endswith(SUFFIX) and path.is_file()
+        if next(path.glob(f"*{SUFFIX}"), None) is not None:
+            return True
+        below = next(path.rglob(f"*{SUFFIX}"), None) is not None
+    except (OSError, ValueError):  # whoever opens it says what is wrong
+        return False
+    return below and not _holds_captures(path)
 
 
 def _holds_captures(folder: Path) -> bool:
@@ -84,7 +88,7 @@ class JobPage:
         self._options: OpenOptions = options or {}
         self._topology = read_topology(topology) if topology else None
         self._given = [Path(path).resolve() for path in paths]
-        self._captures = [Path(path) for path in paths if Path(path).is_file()]
+        self._captures: list[Path] = []
         self._found = gather(paths, options=options, known=self._known)
         if not self._found.digests:
             raise UsageError(
