@@ -241,7 +241,12 @@ def inputs_of(paths: Sequence[str | Path]) -> Iterator[Path]:
         InputError: a path is not there, or holds nothing.
     """
     for path in map(Path, paths):
-        if not path.exists():
+        try:
+            there = path.exists()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "its name is no path"
+            raise InputError(f"cannot read {path}: {why}; check the path and its rights") from error
+        if not there:
             raise InputError(f"there is no file or folder {path}")
         if path.is_file():
             yield path

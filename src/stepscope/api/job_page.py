@@ -32,8 +32,8 @@ _NO_NAMES = frozenset({"", ".", ".."})
 def shows_a_job(paths: Sequence[str | Path]) -> bool:
     """Whether these paths are shown as a job of digests, rather than as captures on one timeline.
 
-    They are where a path is a digest, or a folder with digests in it; of a folder of captures
-    whose digests lie further below, the captures count.
+    They are where a path is a digest, or a folder with digests in it or in the folders right below;
+    of a folder of captures whose digests lie below, the captures count.
     """
     return any(map(_is_of_digests, map(Path, paths)))
 
@@ -44,7 +44,8 @@ def _is_of_digests(path: Path) -> bool:
             return path.name.endswith(SUFFIX) and path.is_file()
         if next(path.glob(f"*{SUFFIX}"), None) is not None:
             return True
-        below = next(path.rglob(f"*{SUFFIX}"), None) is not None
+        # as nodes leave them, a folder each; deeper ones would take long to find in a large tree
+        below = next(path.glob(f"*/*{SUFFIX}"), None) is not None
     except (OSError, ValueError):  # whoever opens it says what is wrong
         return False
     return below and not _holds_captures(path)
