@@ -62,6 +62,7 @@ PARTS: dict[str, dict[str, set[str]]] = {
             *("diagnosis", "importers", "jobs", "operators", "simulation", "trace"),
             *(".inputs", ".job"),
         },
+        "job_page": {"jobs", "trace", ".digests", ".inputs", ".job"},
         "recipe_diff": {"jobs", "trace"},
         "recipes": {
             *("cache", "importers", "jobs", "render", "reports", "trace"),

@@ -21,6 +21,7 @@ ARROWS = {
     "timeline": {"panels", "data", "shared"},
     "steps": {"data", "shared"},
     "compare": {"steps", "data", "shared"},
+    "job": {"panels", "steps", "data", "shared"},
 }
 """Folder -> the folders that its files may import; the files above the folders may import all."""
 

@@ -258,7 +258,7 @@ def capture(tmp_path: Path) -> Path:
     return Path(shutil.copy(bundled_capture(), tmp_path / "mine.sqlite"))
 
 
-def post(served: Served, body: Any, **headers: str) -> Answer:
+def post(served: Served, body: Any, below: str = "", **headers: str) -> Answer:
     import http.client
 
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
@@ -269,7 +269,7 @@ def post(served: Served, body: Any, **headers: str) -> Answer:
     }
     sent = body if isinstance(body, bytes) else json.dumps(body).encode()
     connection.request(
-        "POST", served.path + "api/note", sent, {k: v for k, v in reply.items() if v}
+        "POST", served.path + below + "api/note", sent, {k: v for k, v in reply.items() if v}
     )
     answer = connection.getresponse()
     found = Answer(answer.status, dict(answer.getheaders()), answer.read())

@@ -230,7 +230,7 @@ def test_the_page_is_built_from_its_source() -> None:
 
 
 def test_the_page_asks_nobody_else() -> None:
-    for name in ("index.html", "app.js", "app.css"):
+    for name in ("index.html", "app.js", "app.css", "job.html", "job.js"):
         text = asset(name).decode().replace("http://www.w3.org/", "")
         assert not re.search(r"(https?|wss?)://|//[a-z]+\.[a-z]{2,}", text), name
         assert "innerHTML" not in text
@@ -238,6 +238,7 @@ def test_the_page_asks_nobody_else() -> None:
         assert "eval(" not in text
     assert "<script>" not in asset("index.html").decode()
     assert sum(len(asset(name)) for name in ("index.html", "app.js", "app.css")) < 185_000
+    assert len(asset("job.js")) < 60_000
 
 
 def test_a_superseded_tile_is_given_up() -> None:
@@ -312,13 +313,13 @@ def test_the_server_of_a_large_trace_lets_another_process_explain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from stepscope.cache.store import Cache
-    from stepscope.server import serve
+    from stepscope.server import background
     from stepscope.server.app import PageHandlers
     from stepscope.server.background import DIAGNOSIS, Process
 
-    monkeypatch.setattr(serve, "HERE_EVENTS", 10)
+    monkeypatch.setattr(background, "HERE_EVENTS", 10)
     job = Job([bundled_capture()], cache=Cache(tmp_path / "cache"))
-    serve.prepare(job, lambda _: None)
+    background.prepare(job, lambda _: None)
     assert not job.views.stored_timeline_is_missing()
     job.views.explains_elsewhere = True
     handlers = PageHandlers(job, Process(job, DIAGNOSIS))

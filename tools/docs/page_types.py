@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, Final
 
 import msgspec
 
 from stepscope.compare.result import Comparison
 from stepscope.diagnosis.result import Diagnosis
+from stepscope.jobs.job_grid import GridCells, JobGrid
+from stepscope.jobs.job_result import JobDiagnosis
+from stepscope.jobs.rank_detail import RankDetail
 from stepscope.knowledge.guidance import GuideBook
 from stepscope.memory.result import Memory
 
@@ -18,12 +22,21 @@ _HEAD: Final = (
 )
 _NAMES: Final = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
 _SHOWN: Final = (Diagnosis, Comparison, Memory, GuideBook)
-_NOT_SENT: Final = {"Comparison": {"runs"}}
+_OF_JOBS: Final = (JobDiagnosis, JobGrid, GridCells, RankDetail)
+_NOT_SENT: Final = {"Comparison": {"runs"}, "JobDiagnosis": {"heat_map"}}
+_RENAMED: Final = {"StepTime": "JobStepTime"}
+"""Structs of jobs that share a name with others."""
 
 
 def page_types() -> str:
     """One interface for each struct that a result consists of which the page shows."""
-    _, structs = msgspec.json.schema_components(_SHOWN)
+    made = _interfaces(_SHOWN, {}) | _interfaces(_OF_JOBS, _RENAMED)
+    return "\n\n".join((_HEAD, *made.values())) + "\n"
+
+
+def _interfaces(shown: tuple[type, ...], renamed: dict[str, str]) -> dict[str, str]:
+    """Name of each struct that some consist of, and its interface."""
+    _, structs = msgspec.json.schema_components(shown)
     made: dict[str, str] = {}
 
     def visit(name: str) -> None:
@@ -34,14 +47,18 @@ def page_types() -> str:
             for key, part in structs[name]["properties"].items()
             if key not in _NOT_SENT.get(name, ())
         }
-        lines = [f"  {key}: {_type(part)};" for key, part in properties.items()]
-        made[name] = "\n".join((f"export interface {name} {{", *lines, "}"))
+        lines = [f"  {key}: {_renamed(_type(part), renamed)};" for key, part in properties.items()]
+        made[name] = "\n".join((f"export interface {renamed.get(name, name)} {{", *lines, "}"))
         for inner in _references(properties):
             visit(inner)
 
-    for struct in _SHOWN:
+    for struct in shown:
         visit(struct.__name__)
-    return "\n\n".join((_HEAD, *made.values())) + "\n"
+    return {renamed.get(name, name): text for name, text in made.items()}
+
+
+def _renamed(kind: str, renamed: dict[str, str]) -> str:
+    return re.sub(r"\w+", lambda name: renamed.get(name[0], name[0]), kind)
 
 
 def _type(part: dict[str, Any]) -> str:

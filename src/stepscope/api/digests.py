@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from stepscope.trace.recorded import Recorded
 if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.digest import Digest
-    from stepscope.jobs.job_result import JobDiagnosis, Skipped
+    from stepscope.jobs.job_result import JobDiagnosis, Skipped, Stuck
     from stepscope.jobs.view import Device
 
 MANY_RANKS = 32
@@ -240,7 +241,12 @@ def inputs_of(paths: Sequence[str | Path]) -> Iterator[Path]:
         InputError: a path is not there, or holds nothing.
     """
     for path in map(Path, paths):
-        if not path.exists():
+        try:
+            there = path.exists()
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "its name is no path"
+            raise InputError(f"cannot read {path}: {why}; check the path and its rights") from error
+        if not there:
             raise InputError(f"there is no file or folder {path}")
         if path.is_file():
             yield path
@@ -301,49 +307,114 @@ def diagnose_digests(
         InputError: nothing is left to look at, or with ``strict`` an input cannot be used.
         UsageError: no path is given.
     """
+    from stepscope.jobs.hangs import only_hangs
+    from stepscope.jobs.job import diagnose_job
+
+    known = read_topology(topology) if topology else None
+    found = gather(paths, strict=strict, options=options)
+    if not found.digests:
+        return only_hangs(found.dumps, found.stuck, found.warnings, found.skipped)
+    return diagnose_job(
+        found.digests,
+        topology=known,
+        skipped=found.skipped,
+        warnings=found.warnings,
+        stuck=found.stuck,
+    )
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """What the paths of a job hold.
+
+    Attributes:
+        digests: of its ranks, each device of a rank once; none where there are only dumps.
+        dumps: of PyTorch's flight recorder.
+        stuck: collectives that did not complete.
+        skipped: inputs that were left out.
+        warnings: what was assumed.
+    """
+
+    digests: list[Digest]
+    dumps: list[Recorded]
+    stuck: list[Stuck]
+    skipped: list[Skipped]
+    warnings: list[str]
+
+
+def gather(
+    paths: Sequence[str | Path],
+    *,
+    strict: bool = False,
+    options: OpenOptions | None = None,
+    known: Callable[[Path, Sequence[Digest]], bool] = lambda path, digests: False,
+) -> Gathered:
+    """Read the digests of a job, and make those of its captures.
+
+    Args:
+        paths: as for :func:`diagnose_digests`.
+        strict: likewise.
+        options: likewise.
+        known: of a capture and the digests that were read: whether one of them is of the capture,
+            which then needs no further digest.
+
+    Raises:
+        InputError: nothing is left to look at, or with ``strict`` an input cannot be used.
+        UsageError: no path is given.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from stepscope.jobs.digest_check import of_one_job
-    from stepscope.jobs.hangs import only_hangs, stuck_collectives
-    from stepscope.jobs.job import diagnose_job
+    from stepscope.jobs.hangs import stuck_collectives
     from stepscope.jobs.job_result import Skipped
 
     if not paths:
         raise UsageError("no path is given; name digests, or a folder of them")
-    known = _topology(Path(topology)) if topology else None
     digests: list[Digest] = []
     dumps: list[Recorded] = []
     skipped: list[Skipped] = []
     files = list(dict.fromkeys(inputs_of(paths)))
+
+    def took(found: Sequence[Digest | Recorded]) -> None:
+        for one in found:
+            if isinstance(one, Recorded):
+                dumps.append(one)
+            else:
+                digests.append(one)
+
+    def left_out(file: Path, error: StepscopeError) -> None:
+        if strict or len(files) == 1:
+            raise error
+        skipped.append(Skipped(str(file), str(error)))
+
+    captures: list[Path] = []
     with ThreadPoolExecutor(_READERS) as pool:  # Arrow decodes without Python's lock
         reads = [(file, pool.submit(_read, file)) for file in files]
-        for file, read in progress.each(reads, "Summarising", lambda pair: pair[0].name):
+        for file, read in progress.each(reads, "Reading", lambda pair: pair[0].name):
             try:
                 found = read.result()
-                if found is None:
-                    found = make_digest(file, options)
-                for one in found:
-                    if isinstance(one, Recorded):
-                        dumps.append(one)
-                    else:
-                        digests.append(one)
             except StepscopeError as error:
-                if strict or len(files) == 1:
-                    raise
-                skipped.append(Skipped(str(file), str(error)))
+                left_out(file, error)
+                continue
+            if found is None:
+                captures.append(file)
+            else:
+                took(found)
+    wanted = [file for file in captures if not known(file, digests)]
+    for file in progress.each(wanted, "Summarising", lambda path: path.name):
+        try:
+            took(make_digest(file, options))
+        except StepscopeError as error:
+            left_out(file, error)
     kept, out, warnings = of_one_job(digests)
     skipped += out
     if strict and out:
         raise InputError(f"{out[0].path} cannot be used: {out[0].reason}")
     stuck, stated = stuck_collectives(dumps, kept)
-    if not kept and dumps:
-        return only_hangs(dumps, stuck, [*warnings, *stated], skipped)
-    if not kept:
+    if not kept and not dumps:
         why = f": {skipped[0].path}: {skipped[0].reason}" if skipped else ""
         raise InputError(f"none of {len(files)} inputs could be used{why}")
-    return diagnose_job(
-        kept, topology=known, skipped=skipped, warnings=[*warnings, *stated], stuck=stuck
-    )
+    return Gathered(kept, dumps, stuck, skipped, [*warnings, *stated])
 
 
 def _read(file: Path) -> Sequence[Digest | Recorded] | None:
@@ -365,9 +436,15 @@ def _is_parquet(path: Path) -> bool:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
 
 
-def _topology(path: Path) -> dict[str, Any]:
+def read_topology(given: str | Path) -> dict[str, Any]:
+    """What a topology file holds.
+
+    Raises:
+        InputError: it cannot be read.
+    """
     from stepscope.trace.text import JsonError, from_json
 
+    path = Path(given)
     try:
         found: dict[str, Any] = from_json(path.read_bytes())
     except OSError as error:

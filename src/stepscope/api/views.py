@@ -357,4 +357,8 @@ def timeline_classes() -> dict[str, object]:
     """Classes of what is drawn, the position is the code; and what their colours mean."""
     from stepscope.timeline import colours
 
-    return {"classes": colours.drawn_classes(), "legend": colours.legend()}
+    return {
+        "classes": colours.drawn_classes(),
+        "legend": colours.legend(),
+        "causes": colours.cause_colours(),
+    }

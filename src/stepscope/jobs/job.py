@@ -43,8 +43,8 @@ _EMPTY: Final = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True)
-class _Job:
-    """What is known of the job.
+class JobAnalysis:
+    """What is known of a job.
 
     Attributes:
         digests: by rank.
@@ -96,11 +96,20 @@ def diagnose_job(
     Raises:
         InputError: there is no digest, or none with steps.
     """
-    digests = sorted(digests, key=lambda d: (d.rank, d.facts["device"] or 0))
-    if not digests:
-        raise InputError("no digest is left to look at; make some with stepscope digest CAPTURE")
-    job = _looked_at(digests, topology)
-    parts = job.times.parts
+    return diagnosis_of(
+        analysed(digests, topology), skipped=skipped, warnings=warnings, stuck=stuck
+    )
+
+
+def diagnosis_of(
+    job: JobAnalysis,
+    *,
+    skipped: Sequence[Skipped] = (),
+    warnings: Sequence[str] = (),
+    stuck: Sequence[Stuck] = (),
+) -> JobDiagnosis:
+    """Put into words what is known of a job; arguments as for :func:`diagnose_job`."""
+    digests, parts = job.digests, job.times.parts
     step = parts.wall.max(axis=1)
     late = {device for seen in job.found if seen.reason for device in seen.devices}
     everyone = sorted({device for one in job.late for device in one.devices})
@@ -143,7 +152,19 @@ def diagnose_job(
     )
 
 
-def _looked_at(digests: Sequence[Digest], topology: Mapping[str, Any] | None) -> _Job:
+def analysed(digests: Sequence[Digest], topology: Mapping[str, Any] | None = None) -> JobAnalysis:
+    """Look at the digests of a job together: times, needs, late ranks, causes.
+
+    Args:
+        digests: of its ranks, each rank once.
+        topology: what a topology file holds.
+
+    Raises:
+        InputError: there is no digest, or none with steps.
+    """
+    digests = sorted(digests, key=lambda d: (d.rank, d.facts["device"] or 0))
+    if not digests:
+        raise InputError("no digest is left to look at; make some with stepscope digest CAPTURE")
     matched = match_digests(digests)
     times = times_of(digests, matched)
     if not len(times.parts):
@@ -170,7 +191,9 @@ def _looked_at(digests: Sequence[Digest], topology: Mapping[str, Any] | None) ->
     step = float(times.parts.wall.max(axis=1).mean())
     ranked = causes_of.ranked(found, step)
     rates = kernel_rates(digests, role)
-    return _Job(digests, matched, times, role, rates, where, needs, found_links, late, ranked)
+    return JobAnalysis(
+        digests, matched, times, role, rates, where, needs, found_links, late, ranked
+    )
 
 
 def _on_the_clock(
@@ -222,7 +245,7 @@ def _missing(digests: Sequence[Digest], world: int) -> list[int]:
     return sorted(set(range(world)) - {d.rank for d in digests})
 
 
-def _roles(job: _Job) -> list[Role]:
+def _roles(job: JobAnalysis) -> list[Role]:
     need = job.needs.device.mean(axis=0)
     found = []
     for number in range(int(job.role.max()) + 1):
@@ -247,7 +270,7 @@ def channel_name(job_ranks: Sequence[int]) -> str:
     return short_group(",".join(map(str, job_ranks)))
 
 
-def _communicators(job: _Job) -> list[Communicator]:
+def _communicators(job: JobAnalysis) -> list[Communicator]:
     if job.matched is None or job.links is None:
         return []
     uses = {
@@ -276,7 +299,7 @@ def _communicators(job: _Job) -> list[Communicator]:
     return sorted(found, key=lambda c: (-c.transfer_ns, c.name))
 
 
-def _ranks(job: _Job, late: set[int]) -> list[RankRow]:
+def _ranks(job: JobAnalysis, late: set[int]) -> list[RankRow]:
     parts = job.times.parts
     idle = sum(parts.idle.values(), np.zeros_like(parts.wall))
     joined = _joined_last(job)
@@ -310,7 +333,7 @@ def _ranks(job: _Job, late: set[int]) -> list[RankRow]:
     return found
 
 
-def _joined_last(job: _Job) -> AnyArray:
+def _joined_last(job: JobAnalysis) -> AnyArray:
     if job.matched is None or not len(job.matched.instances):
         return np.zeros(len(job.digests))
     several = job.matched.instances.members > 1
@@ -320,20 +343,24 @@ def _joined_last(job: _Job) -> AnyArray:
     return share
 
 
-def _heat_map(job: _Job) -> HeatMap:
-    need = job.needs.device
-    late = np.zeros_like(need)
-    for number in range(int(job.role.max()) + 1):
-        own = job.role == number
-        late[:, own] = need[:, own] - np.median(need[:, own], axis=1, keepdims=True)
+def _heat_map(job: JobAnalysis) -> HeatMap:
     return HeatMap(
         ranks=[digest.rank for digest in job.digests],
         steps=job.times.numbers[:, 0].tolist(),
-        late_ns=np.rint(late.T).astype(np.int64).tolist(),
+        late_ns=np.rint(beyond_peers(job.needs.device, job.role).T).astype(np.int64).tolist(),
     )
 
 
-def _fetch(job: _Job) -> list[Fetch]:
+def beyond_peers(values: AnyArray, role: IntArray) -> AnyArray:
+    """How far values, steps x ranks, lie beyond the median of the peers in the same step."""
+    found = np.zeros_like(values)
+    for number in range(int(role.max()) + 1):
+        own = role == number
+        found[:, own] = values[:, own] - np.median(values[:, own], axis=1, keepdims=True)
+    return found
+
+
+def _fetch(job: JobAnalysis) -> list[Fetch]:
     """Five captures: the worst ranks of each finding in turn, one of their peers, then outliers."""
     excess = job.needs.scored.excess
     wanted: list[tuple[int, str]] = []
@@ -369,12 +396,12 @@ def _fetch(job: _Job) -> list[Fetch]:
     return found
 
 
-def _first_role(job: _Job) -> int:
+def _first_role(job: JobAnalysis) -> int:
     late = next((seen.devices for seen in job.found if seen.devices), None)
     return int(job.role[late[0]]) if late else 0
 
 
-def _warnings(job: _Job) -> list[str]:
+def _warnings(job: JobAnalysis) -> list[str]:
     found = [*job.times.warnings]
     if job.matched is not None:
         found += job.matched.warnings

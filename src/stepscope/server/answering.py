@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 from starlette.responses import Response
@@ -25,6 +25,8 @@ from stepscope.trace.errors import (
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+
+T = TypeVar("T")
 
 DEADLINE_S: Final = 120.0
 EXPLAINED_DEADLINE_S: Final = 3600.0
@@ -50,7 +52,7 @@ async def answered(
     gone = threading.Event()
     watching = asyncio.create_task(_watch(request, gone))
     try:
-        body = await asyncio.wait_for(_in_thread(lambda: answer(gone)), deadline_s)
+        body = await asyncio.wait_for(in_thread(lambda: answer(gone)), deadline_s)
     except TimeoutError:
         return refusal(
             LimitError(
@@ -86,30 +88,31 @@ async def _watch(request: Request, gone: threading.Event) -> None:
     gone.set()
 
 
-async def _in_thread(work: Callable[[], bytes]) -> bytes:
+async def in_thread(work: Callable[[], T]) -> T:
     """Run something in a thread that does not keep the process alive."""
     loop = asyncio.get_running_loop()
-    future: asyncio.Future[bytes] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
-    def tell(found: bytes | None, failure: BaseException | None) -> None:
-        if future.done():  # it was given up
-            return
-        if failure is not None:
+    def fail(failure: BaseException) -> None:
+        if not future.done():  # else it was given up
             future.set_exception(failure)
-        else:
-            future.set_result(found or b"")
+
+    def tell(found: T) -> None:
+        if not future.done():
+            future.set_result(found)
 
     def run() -> None:
-        found: bytes | None = None
-        failure: BaseException | None = None
         try:
             found = work()
         except BaseException as error:
-            failure = error
-        finally:
             _threads.release()
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(tell, found, failure)
+            failure = error
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(fail, failure)
+            return
+        _threads.release()
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(tell, found)
 
     while not _threads.acquire(blocking=False):
         await asyncio.sleep(0.01)

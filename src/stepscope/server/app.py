@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _ASSETS = ("index.html", "app.js", "app.css")
+_JOB_ASSETS = ("job.html", "job.js", "app.css")
+"""The first is the page itself."""
 _LONGEST_SEARCH = 300
 _BEFORE_CHECKING_S = 5.0
 """The first pictures come before the check of what is stored, which reads all of it."""
@@ -51,14 +53,20 @@ class PageHandlers:
         job: the opened job.
         explaining: the process that diagnoses, where that is not done in this one.
         lock: a reentrant lock that others hold while they diagnose the same job.
+        above: address of the page that this one belongs to, relative to it; empty for none.
     """
 
     _damaged = ""
 
     def __init__(
-        self, job: Job, explaining: Process | None = None, lock: Lock | None = None
+        self,
+        job: Job,
+        explaining: Process | None = None,
+        lock: Lock | None = None,
+        above: str = "",
     ) -> None:
         self._job = job
+        self._above = above
         self._views = job.views  # made here, before several threads ask for it
         self._lock: Lock = lock or threading.Lock()
         # Its own: a page that is loaded again needs no wait.
@@ -91,6 +99,7 @@ class PageHandlers:
         with self._lock:
             found = self._views.timeline.layout()
         found["paths"] = self._job.paths
+        found["above"] = self._above
         found["problems"] = [msgspec.to_builtins(problem) for problem in self._job.problems]
         return as_json(found)
 
@@ -202,8 +211,13 @@ def job_routes(page: PageHandlers) -> list[Route]:
     return [*page_routes(named), tile, search, *page.panels.routes()]
 
 
-def page_routes(handlers: Handlers) -> list[Route]:
-    """Routes of a page that needs some handlers."""
+def page_routes(handlers: Handlers, *, of_job: bool = False) -> list[Route]:
+    """Routes of a page that needs some handlers.
+
+    Args:
+        handlers: the handlers.
+        of_job: whether it is the page of a job of digests.
+    """
     routes = [
         Route(
             f"/api/{name}",
@@ -211,9 +225,12 @@ def page_routes(handlers: Handlers) -> list[Route]:
         )
         for name, handler in handlers.items()
     ]
-    routes.append(Route("/", _file("index.html")))
-    routes += [Route(f"/{name}", _file(name)) for name in _ASSETS]
-    return routes
+    return [*routes, *asset_routes(_JOB_ASSETS if of_job else _ASSETS)]
+
+
+def asset_routes(names: tuple[str, ...] = _ASSETS) -> list[Route]:
+    """Routes of a page as it ships: its files, of which the first is what a browser asks for."""
+    return [Route("/", _file(names[0])), *(Route(f"/{name}", _file(name)) for name in names)]
 
 
 def _endpoint(

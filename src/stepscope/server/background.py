@@ -120,6 +120,35 @@ class Process:
             self._process.terminate()
 
 
+def prepare(job: Job, progress: Callable[[float], None]) -> None:
+    """Store the tracks of a job that are not stored yet, in another process if there are many.
+
+    Args:
+        job: the opened job.
+        progress: is told the share that is done, 0 to 1.
+
+    Raises:
+        InputError: a table is damaged.
+    """
+    if not job.views.stored_timeline_is_missing():
+        return
+    try:
+        if job.events() > HERE_EVENTS:
+            Process(job, TRACKS, progress).wait()
+        else:
+            job.views.store_timeline(progress)
+    except StorageError:
+        return  # without a cache, tracks are built in memory
+
+
+def explaining_beside(job: Job) -> Process | None:
+    """The process that explains a large job whose timeline is stored; None for the others."""
+    if job.events() <= HERE_EVENTS or job.views.stored_timeline_is_missing():
+        return None
+    job.views.explains_elsewhere = True
+    return Process(job, DIAGNOSIS)
+
+
 def main(arguments: list[str]) -> int:
     """Do some work; called in the process."""
     from stepscope.api import Job

@@ -23,7 +23,7 @@ def changing(path: str, answer: Callable[[bytes], bytes]) -> Route:
     """A route that takes JSON and answers with JSON.
 
     Args:
-        path: where it is asked; must stand in ``guard.CHANGES``.
+        path: where it is asked; ``guard.CHANGES`` must let it pass.
         answer: makes the change; what it raises becomes the answer: 409 for a conflict, 400 for
             what cannot be, 410 where files fail.
     """

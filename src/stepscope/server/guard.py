@@ -10,6 +10,7 @@ the page may load and connect to nothing but this server.
 from __future__ import annotations
 
 import hmac
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-CHANGES = frozenset({"/api/note"})
-"""Paths that change something: the notes of the user, and nothing else."""
+CHANGES = re.compile(r"/(rank/[0-9]{1,9}/)?api/note")
+"""Paths that change something: the notes of the user, of a capture or of a rank's."""
 HEADERS = {
     "content-security-policy": CONTENT_SECURITY_POLICY,
     "x-content-type-options": "nosniff",
@@ -99,7 +100,7 @@ class Guard:
             reason = 403, "a page of another site asked"
         elif not hmac.compare_digest(given.encode(), self._token.encode()):
             reason = 404, "the address lacks its token; use the one that the server printed"
-        elif scope["method"] == "POST" and "/" + parts[2] in CHANGES:
+        elif scope["method"] == "POST" and CHANGES.fullmatch("/" + parts[2]):
             # browsers always name the origin of a POST; nobody else has to be let in
             if origin is None:
                 reason = 403, "a change comes from the page itself, which names its origin"

@@ -35,6 +35,7 @@ def page(job: Job, window: str = "", step: int | None = None) -> str:
     layout = found["layout"]
     assert isinstance(layout, dict)
     layout["paths"] = [path.rpartition("/")[2] for path in job.paths]
+    layout["above"] = ""
     layout["problems"] = [msgspec.to_builtins(problem) for problem in job.problems]
     if diagnosed is None:  # tracks that need an explanation have none
         layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]

@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stepscope.server.background import DIAGNOSIS, HERE_EVENTS, TRACKS, Process
-from stepscope.trace.errors import StorageError, UsageError
+from stepscope.server.background import explaining_beside
+from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from stepscope.api import Job
+    from stepscope.api.job_page import JobPage
     from stepscope.api.runs import Pair
 
 HOST = "127.0.0.1"
@@ -44,40 +45,43 @@ def listening(port: int) -> socket.socket:
     return found
 
 
-def serve(shown: Job | Pair, port: int, ready: Callable[[str], None]) -> None:
-    """Serve a job, or two runs side by side, until the process is interrupted.
+def serve(shown: Job | Pair | JobPage, port: int, ready: Callable[[str], None]) -> None:
+    """Serve captures, two runs side by side, or a job of digests, until the process is interrupted.
 
     Args:
-        shown: the opened job, or the two runs.
+        shown: the opened captures, the two runs, or the job.
         port: which port; 0 for a free one.
         ready: receives the address, once it answers.
 
     Raises:
         UsageError: the port cannot be had.
     """
+    from stepscope.api import Job
     from stepscope.api.runs import Pair
     from stepscope.server.app import application
+    from stepscope.server.job import job_application
     from stepscope.server.pair import pair_application
+    from stepscope.server.ranks import RankTimelines
 
-    explaining: Process | None = None
-    if (
-        not isinstance(shown, Pair)
-        and shown.events() > HERE_EVENTS
-        and not shown.views.stored_timeline_is_missing()
-    ):
-        shown.views.explains_elsewhere = True
-        explaining = Process(shown, DIAGNOSIS)
+    explaining = explaining_beside(shown) if isinstance(shown, Job) else None
+    timelines: RankTimelines | None = None
 
     def made(token: str, bound: int) -> ASGIApp:
+        nonlocal timelines
         if isinstance(shown, Pair):
             return pair_application(shown, token, bound)
-        return application(shown, token, bound, explaining)
+        if isinstance(shown, Job):
+            return application(shown, token, bound, explaining)
+        timelines = RankTimelines(shown)
+        return job_application(shown, timelines, token, bound)
 
     try:
         serve_application(made, port, ready)
     finally:
         if explaining is not None:
             explaining.stop()
+        if timelines is not None:
+            timelines.stop()
 
 
 def serve_application(
@@ -142,24 +146,3 @@ def _run(serving: Callable[[], None]) -> None:
         thread.join(_POLL_S)
     if failure:
         raise failure[0]
-
-
-def prepare(job: Job, progress: Callable[[float], None]) -> None:
-    """Store the tracks of a job that are not stored yet, in another process if there are many.
-
-    Args:
-        job: the opened job.
-        progress: is told the share that is done, 0 to 1.
-
-    Raises:
-        InputError: a table is damaged.
-    """
-    if not job.views.stored_timeline_is_missing():
-        return
-    try:
-        if job.events() > HERE_EVENTS:
-            Process(job, TRACKS, progress).wait()
-        else:
-            job.views.store_timeline(progress)
-    except StorageError:
-        return  # without a cache, tracks are built in memory

@@ -165,7 +165,8 @@ export class App implements Timeline {
   private build(root: HTMLElement): void {
     const names = this.layout.paths.map((path) => clean(path.split("/").pop() ?? path, 120));
     const files = names.length > 3 ? `${names.slice(0, 3).join(", ")} and ${names.length - 3} more` : names.join(", ");
-    this.around.build(root, names[0] ?? "", files, [this.viewButton, this.filterBox, this.finder.box], this.main);
+    const above = this.layout.above ? [element("a", { href: this.layout.above }, "‹ The job")] : [];
+    this.around.build(root, names[0] ?? "", files, [...above, this.viewButton, this.filterBox, this.finder.box], this.main);
     const panels = [this.finder.panel, this.selection.panel, this.range.panel, this.diagnosisPanel, coloursLegend(), missing(this.layout)];
     fill(
       this.main,

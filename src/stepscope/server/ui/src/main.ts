@@ -9,6 +9,7 @@ import type { Layout, Source } from "./data/types";
 import { learnColours } from "./shared/colours";
 import { element, fill } from "./shared/dom";
 import { clean } from "./shared/format";
+import { waiting } from "./shared/progress";
 
 async function start(): Promise<void> {
   const root = document.getElementById("app")!;
@@ -22,9 +23,11 @@ async function start(): Promise<void> {
       return;
     }
     const source: Source = packed ? new StaticSource(packed) : new ServerSource();
-    const layout = (await source.layout()) as Layout | PairLayout;
+    // of a rank's page the capture is opened first, which may take long
+    const asked = source.layout() as Promise<Layout | PairLayout>;
+    const layout = await waiting(asked, () => Promise.resolve("opening the capture"), (text) => fill(root, element("p", { class: "note opening", role: "status" }, text)));
     learnColours(layout);
-    // the same page shows a run, or two: what is behind it message which
+    // the same page shows a run, or two: what is behind it tells which
     if ("pair" in layout) new CompareApp(root, new ServerPair(), layout);
     else new App(root, source, layout);
   } catch (error) {

@@ -443,3 +443,227 @@ export interface Route {
   source: string;
   next: string;
 }
+
+export interface JobDiagnosis {
+  schema: string;
+  job: JobSummary;
+  step_ns: JobStepTime;
+  verdict: string;
+  findings: JobFinding[];
+  all_repaired_step_ns: number;
+  roles: Role[];
+  communicators: Communicator[];
+  ranks: RankRow[];
+  outliers: number[];
+  fetch: Fetch[];
+  stuck: Stuck[];
+  warnings: string[];
+}
+
+export interface JobSummary {
+  digests: number;
+  ranks: number;
+  world_size: number | null;
+  missing_ranks: number[];
+  nodes: number;
+  steps: number;
+  step_kind: string;
+  skipped: Skipped[];
+}
+
+export interface Skipped {
+  path: string;
+  reason: string;
+}
+
+export interface JobStepTime {
+  median: number;
+  mean: number;
+  p95: number;
+}
+
+export interface JobFinding {
+  cause: string;
+  reason: "" | "extra_work" | "late_input" | "mixed" | "slow_copies" | "slow_gpu" | "slow_host" | "slow_link";
+  root_cause: string | null;
+  ranks: number[];
+  place: string;
+  communicators: string[];
+  time_ns_per_step: number;
+  share_of_step: number;
+  predicted_step_ns: number;
+  prediction_low_ns: number;
+  prediction_high_ns: number;
+  score: number | null;
+  threshold: number | null;
+  where: string;
+  message: string;
+  recommendations: string[];
+  evidence: Record<string, number>;
+}
+
+export interface Role {
+  role: number;
+  ranks: number;
+  example: number;
+  device_name: string;
+  kernels: number;
+  need_ns: number;
+  p95_ns: number;
+  most_ns: number;
+}
+
+export interface Communicator {
+  name: string;
+  members: number;
+  size: number;
+  use: string;
+  operations: number;
+  transfer_ns: number;
+  skew_ns: number;
+  last_rank: number;
+  last_share: number;
+  score: number | null;
+}
+
+export interface RankRow {
+  rank: number;
+  hostname: string;
+  device: number;
+  role: number;
+  need_ns: number;
+  compute_ns: number;
+  waiting_ns: number;
+  transfer_ns: number;
+  idle_ns: number;
+  host_need_ns: number;
+  kernel_rate: number;
+  joined_last: number;
+  sm_clock_mhz: number | null;
+  score: number | null;
+  late: boolean;
+  capture: string;
+}
+
+export interface Fetch {
+  rank: number;
+  capture: string;
+  hostname: string;
+  why: string;
+  step: number;
+}
+
+export interface Stuck {
+  group: string;
+  sequence: number;
+  name: string;
+  arrived: number[];
+  never_arrived: number[];
+  not_recorded: number[];
+  since_ns: number;
+  where: string;
+  message: string;
+}
+
+export interface JobGrid {
+  steps: number[];
+  values: GridValue[];
+}
+
+export interface GridValue {
+  key: string;
+  title: string;
+  message: string;
+  signed: boolean;
+}
+
+export interface GridCells {
+  value: string;
+  cells: number[][];
+}
+
+export interface RankDetail {
+  rank: number;
+  device: number;
+  device_name: string;
+  hostname: string;
+  peers: number;
+  score: number | null;
+  threshold: number | null;
+  verdict: string;
+  parts: RankPart[];
+  wall_ns: number[];
+  peers_wall_ns: number | null;
+  deviations: Deviation[];
+  kernels: SlowKernel[];
+  findings: OwnFinding[];
+  phases: NamedTime[];
+  waits: NamedTime[];
+  evidence: Pointer[];
+  steps: RankStep[];
+  capture: RankCapture;
+}
+
+export interface RankPart {
+  part: string;
+  cause: string;
+  mean_ns: number;
+  peers_ns: number | null;
+  steps_ns: number[];
+}
+
+export interface Deviation {
+  figure: string;
+  unit: string;
+  value: number;
+  peers: number;
+  low: number;
+  high: number;
+  outside: boolean;
+}
+
+export interface SlowKernel {
+  name: string;
+  category: string;
+  per_step: number;
+  median_ns: number;
+  peers_ns: number;
+  more_ns: number;
+}
+
+export interface OwnFinding {
+  cause: string;
+  message: string;
+  time_ns: number;
+  predicted_ns: number | null;
+  of_program: boolean;
+  advice: string;
+}
+
+export interface NamedTime {
+  name: string;
+  host_ns: number;
+  gpu_ns: number | null;
+  per_step: number | null;
+}
+
+export interface Pointer {
+  what: string;
+  step: number;
+  start_ns: number;
+  end_ns: number;
+  sql: string;
+}
+
+export interface RankStep {
+  number: number;
+  begin_ns: number;
+  end_ns: number;
+}
+
+export interface RankCapture {
+  path: string;
+  hostname: string;
+  timeline: string;
+  command: string;
+}

@@ -47,6 +47,8 @@ export interface Layout {
   members: Member[];
   tracks: TrackInfo[];
   paths: string[];
+  /** Address of the job's page that this rank belongs to; empty for none. */
+  above: string;
   problems: Diagnosis["problems"];
 }
 
