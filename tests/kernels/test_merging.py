@@ -140,7 +140,7 @@ def test_the_kernel_that_moves_a_tensor_fastest_tells_what_a_pass_takes(tmp_path
 
 
 @pytest.mark.parametrize(("name", "part"), [(CONCATENATED, 0.25), (STRIDED, 0.35)])
-def test_copies_between_layouts_attain_a_part_of_the_bandwidth(
+def test_copies_between_layouts_achieve_a_part_of_the_bandwidth(
     tmp_path: Path, name: str, part: float
 ) -> None:
     kernels = device_of([(name, 1)] * 2).kernels(tmp_path)

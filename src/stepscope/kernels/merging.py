@@ -40,7 +40,7 @@ _SCATTERED: Final = (
     (re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy"), 0.35),
 )
 """Copies between layouts, and the part of their time that a compiled kernel takes for the same
-tensors: PyTorch's kernels attain a quarter to a third of the bandwidth of contiguous ones (five
+tensors: PyTorch's kernels achieve a quarter to a third of the bandwidth of contiguous ones (five
 models on an H200, PyTorch 2.11, by kernel, before and after torch.compile)."""
 
 STAYS: Final = (0.45, 0.6, 1.0)
