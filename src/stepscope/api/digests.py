@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from stepscope.api.job import Job, OpenOptions
 from stepscope.trace import progress
 from stepscope.trace.errors import InputError, StepscopeError, StorageError, UsageError
 from stepscope.trace.one_job import rank_in_name
-from stepscope.trace.recorded import Recorded
+from stepscope.trace.recorded import LoggedOperations, Recorded
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
@@ -274,9 +275,16 @@ def goes_by_digests(paths: Sequence[str | Path]) -> bool:
 
 
 def _is_dump(path: Path) -> bool:
+    """Whether a file is a record of collectives, of whichever recorder."""
     from stepscope.importers.flight_recorder import looks_like_dump
 
-    return looks_like_dump(path)
+    return looks_like_dump(path) or _is_log(path)
+
+
+def _is_log(path: Path) -> bool:
+    from stepscope.importers.nccl_inspector import looks_like_log
+
+    return looks_like_log(path)
 
 
 def diagnose_digests(
@@ -299,58 +307,92 @@ def diagnose_digests(
         InputError: nothing is left to look at, or with ``strict`` an input cannot be used.
         UsageError: no path is given.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     from stepscope.jobs.digest_check import of_one_job
-    from stepscope.jobs.hangs import only_hangs, stuck_collectives
+    from stepscope.jobs.hangs import on_timelines, only_recorded, stuck_collectives
     from stepscope.jobs.job import diagnose_job
-    from stepscope.jobs.job_result import Skipped
+    from stepscope.jobs.logs import answer_of_logs
 
     if not paths:
         raise UsageError("no path is given; name digests, or a folder of them")
     known = _topology(Path(topology)) if topology else None
-    digests: list[Digest] = []
-    dumps: list[Recorded] = []
-    skipped: list[Skipped] = []
     files = list(dict.fromkeys(inputs_of(paths)))
-    with ThreadPoolExecutor(_READERS) as pool:  # Arrow decodes without Python's lock
-        reads = [(file, pool.submit(_read, file)) for file in files]
-        for file, read in progress.each(reads, "Summarising", lambda pair: pair[0].name):
-            try:
-                found = read.result()
-                if found is None:
-                    found = make_digest(file, options)
-                for one in found:
-                    if isinstance(one, Recorded):
-                        dumps.append(one)
-                    else:
-                        digests.append(one)
-            except StepscopeError as error:
-                if strict or len(files) == 1:
-                    raise
-                skipped.append(Skipped(str(file), str(error)))
-    kept, out, warnings = of_one_job(digests)
+    found = _read_all(files, strict, options)
+    skipped = found.skipped
+    dumps, logs = found.dumps, found.logs
+    kept, out, warnings = of_one_job(found.digests)
     skipped += out
     if strict and out:
         raise InputError(f"{out[0].path} cannot be used: {out[0].reason}")
     stuck, stated = stuck_collectives(dumps, kept)
-    if not kept and dumps:
-        return only_hangs(dumps, stuck, [*warnings, *stated], skipped)
+    answer = answer_of_logs(logs, kept) if logs else None
+    if answer is not None:
+        stuck = [*stuck, *on_timelines(answer.stuck, kept)]
+        stated = [*stated, *answer.warnings]
+    if not kept and (dumps or logs):
+        return only_recorded(dumps, answer, stuck, [*warnings, *stated], skipped)
     if not kept:
         why = f": {skipped[0].path}: {skipped[0].reason}" if skipped else ""
         raise InputError(f"none of {len(files)} inputs could be used{why}")
     return diagnose_job(
-        kept, topology=known, skipped=skipped, warnings=[*warnings, *stated], stuck=stuck
+        kept,
+        topology=known,
+        skipped=skipped,
+        warnings=[*warnings, *stated],
+        stuck=stuck,
+        logs=answer.logs if answer is not None else None,
     )
 
 
-def _read(file: Path) -> Sequence[Digest | Recorded] | None:
+@dataclass
+class _Found:
+    """What the inputs of a job are."""
+
+    digests: list[Digest] = field(default_factory=list)
+    dumps: list[Recorded] = field(default_factory=list)
+    logs: list[LoggedOperations] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+
+def _read_all(files: Sequence[Path], strict: bool, options: OpenOptions | None) -> _Found:
+    """Read the inputs of a job.
+
+    Raises:
+        StepscopeError: the only input cannot be read, or with ``strict`` one of them.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from stepscope.jobs.job_result import Skipped
+
+    found = _Found()
+    with ThreadPoolExecutor(_READERS) as pool:  # Arrow decodes without Python's lock
+        reads = [(file, pool.submit(_read, file)) for file in files]
+        for file, read in progress.each(reads, "Summarising", lambda pair: pair[0].name):
+            try:
+                inputs = read.result()
+                for one in inputs if inputs is not None else make_digest(file, options):
+                    if isinstance(one, Recorded):
+                        found.dumps.append(one)
+                    elif isinstance(one, LoggedOperations):
+                        found.logs.append(one)
+                    else:
+                        found.digests.append(one)
+            except StepscopeError as error:
+                if strict or len(files) == 1:
+                    raise
+                found.skipped.append(Skipped(str(file), str(error)))
+    return found
+
+
+def _read(file: Path) -> Sequence[Digest | Recorded | LoggedOperations] | None:
     """What a file holds; None for a capture, whose digest is still to be made."""
-    from stepscope.importers.flight_recorder import read_dump
+    from stepscope.importers.flight_recorder import looks_like_dump, read_dump
+    from stepscope.importers.nccl_inspector import read_log
 
     if _is_parquet(file):
         return read_digests(file)
-    return read_dump(file) if _is_dump(file) else None
+    if looks_like_dump(file):
+        return [read_dump(file)]
+    return [read_log(file)] if _is_log(file) else None
 
 
 def _is_parquet(path: Path) -> bool:
