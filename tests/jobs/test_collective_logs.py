@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from tests.jobs.inspector_logs import Job, job
 
+from stepscope.api import Job as Captures
 from stepscope.api.digests import diagnose_digests
 from stepscope.importers.flight_recorder import looks_like_dump
 from stepscope.importers.nccl_inspector import looks_like_log, read_log
@@ -255,6 +256,8 @@ def test_damage_and_doubles_are_one_clear_line(tmp_path: Path) -> None:
     first, second = sorted(folder.iterdir())
     assert looks_like_log(first)
     assert not looks_like_dump(first)
+    with pytest.raises(InputError, match="a log of NCCL Inspector.* stepscope job reads those"):
+        Captures(first)
     text = first.read_text()
     (tmp_path / "copy.log").write_text(text)
     found = diagnose_digests([folder, tmp_path / "copy.log"])
