@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -141,8 +142,11 @@ def write_digests(digests: list[Digest], path: Path) -> None:
         )
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; make room, or choose another folder"
+        ) from error
 
 
 def read_digests(path: Path, *, whole: bool = False) -> list[Digest]:
