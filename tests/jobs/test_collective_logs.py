@@ -256,7 +256,7 @@ def test_damage_and_doubles_are_one_clear_line(tmp_path: Path) -> None:
     first, second = sorted(folder.iterdir())
     assert looks_like_log(first)
     assert not looks_like_dump(first)
-    with pytest.raises(InputError, match="a log of NCCL Inspector.* stepscope job reads those"):
+    with pytest.raises(InputError, match=r"a log of NCCL Inspector.* stepscope job reads those"):
         Captures(first)
     text = first.read_text()
     (tmp_path / "copy.log").write_text(text)
