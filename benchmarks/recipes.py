@@ -5,7 +5,7 @@
 NSYS is version 2023.4, PYTHON an interpreter below 3.12 with pandas, pyarrow and psutil. The real
 tool is given exports that are there already, SQLite and Parquet, and its result has no page. Ours
 is measured with captures imported before, page written, and with an empty cache. Both take turns;
-the shortest of ``--turns`` counts.
+the shortest of ``--turns`` counts. A recipe that finds nothing in the captures is named.
 """
 
 from __future__ import annotations
@@ -47,9 +47,10 @@ RECIPES: dict[str, dict[str, str]] = {
 
 
 def ours(
-    recipe: str, settings: dict[str, str], captures: list[Path], out: Path, cache: str
+    recipe: str, settings: dict[str, str], captures: list[Path], out: Path, cache: str, alone: bool
 ) -> float:
     words = [part for n, v in settings.items() for part in ("--set", f"{n}={v}")]
+    words += ["-j", "1"] if alone else []
     began = time.monotonic()
     subprocess.run(
         [sys.executable, "-m", "stepscope", "recipe", recipe, *captures, "-o", out, *words],
@@ -69,6 +70,7 @@ def measured(recipe: str, asked: argparse.Namespace, place: Path) -> tuple[float
     """
     settings = RECIPES[recipe]
     words = [part for n, v in settings.items() for part in (f"--{n}", v)]
+    words += ["--mode", "none"] if asked.alone else []
     real, warm, cold = [], [], []
     for turn in range(asked.turns):
         inputs = nsys_recipes.stage(asked.captures, place / "in")
@@ -78,8 +80,8 @@ def measured(recipe: str, asked: argparse.Namespace, place: Path) -> tuple[float
         real.append(time.monotonic() - began)
         cache = str(place / f"cache-{recipe}-{turn}")
         out = place / f"{recipe}-{turn}"
-        cold.append(ours(recipe, settings, asked.captures, out / "cold", cache))
-        warm.append(ours(recipe, settings, asked.captures, out / "warm", cache))
+        cold.append(ours(recipe, settings, asked.captures, out / "cold", cache, asked.alone))
+        warm.append(ours(recipe, settings, asked.captures, out / "warm", cache, asked.alone))
     return min(real), min(warm), min(cold)
 
 
@@ -89,6 +91,7 @@ def main() -> None:
     parser.add_argument("python", type=Path)
     parser.add_argument("captures", type=Path, nargs="+")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--alone", action="store_true", help="one process on both sides")
     parser.add_argument("--recipes", nargs="*", default=list(RECIPES))
     asked = parser.parse_args()
     print(

@@ -35,9 +35,13 @@ class Engine:
     def perform(self, task: Task, works: Sequence[pool.Work]) -> Iterator[tuple[int, Outcome]]:
         """(number, outcome) of every input, as they end."""
         if self.cluster or self.scheduler_file:
-            return dask.perform_all(task, works, self.cluster, self.scheduler_file)
-        workers = self.jobs or pool.size([item for _, item, _ in works])
-        return pool.perform_all(task, works, min(workers, len(works)))
+            yield from dask.perform_all(task, works, self.cluster, self.scheduler_file)
+            return
+        left = list(works)
+        workers = self.jobs or pool.size([item for _, item, _ in left])
+        if not self.jobs:
+            yield from pool.perform_small(task, left, workers)
+        yield from pool.perform_all(task, left, min(workers, len(left)))
 
 
 def _is_whole(file: Path) -> bool:
