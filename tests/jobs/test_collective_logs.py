@@ -80,6 +80,19 @@ def test_a_late_rank_has_the_shortest_kernels(tmp_path: Path, nodes: int, each: 
     assert "default_pg" in one.message
 
 
+def test_the_root_of_a_broadcast_is_not_late_because_it_ends_early(tmp_path: Path) -> None:
+    made = job(1, 4)
+    for _ in range(40):
+        made.collective("0xa", range(4), 300, late_us={0: 400}, name="Broadcast")
+        made.collective("0xa", range(4), 500)
+    found = diagnose_digests([made.write(tmp_path)])
+    assert found.collective_logs is not None
+    assert found.collective_logs.findings == []
+    row = next(r for r in found.collective_logs.rows if r.operation == "Broadcast")
+    assert (row.transfer_ns, row.waiting_ns, row.last) == (700_000, 0, "")
+    assert any("a rank may end Broadcast before the others" in text for text in shares(found))
+
+
 def test_a_machine_is_late_as_a_whole(tmp_path: Path) -> None:
     draw = random.Random(3)
     made = job(4, 2)
@@ -312,5 +325,8 @@ def test_figures_by_hand() -> None:
     assert chance(1, 2, 0.5) == pytest.approx(0.75)
     assert (chance(0, 5, 0.5), chance(6, 5, 0.5), chance(5, 5, 1.0)) == (1.0, 0.0, 1.0)
     assert chance(100_000, 100_000, 0.999) == pytest.approx(0.999**100_000)
+    # what the plugin's own documentation gives of two operations of eight ranks
+    assert bus_factor("AllReduce", 8) * 17179869184 / 61974e3 == pytest.approx(485.119099)
+    assert bus_factor("ReduceScatter", 8) * 2147483648 / 41057e3 == pytest.approx(366.134533)
     assert bus_factor("AllReduce", 4) == 1.5
     assert bus_factor("AllGather", 4) == bus_factor("ReduceScatter", 4) == 3

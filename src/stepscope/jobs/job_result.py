@@ -282,8 +282,9 @@ class LoggedRow(msgspec.Struct, frozen=True):
         operation: the collective.
         bytes: message size as NCCL counts it, B.
         matched: how many were found on the ranks.
-        transfer_ns: median time from the last rank's begin to the end, ns.
-        waiting_ns: mean time that a rank waits in one, ns.
+        transfer_ns: median time from the last rank's begin to the end, ns; of a broadcast or
+            reduction to one rank, which some ranks end early, that of the kernels.
+        waiting_ns: mean time that a rank waits in one, ns; 0 for these.
         bus_gbs: bus bandwidth of the transfer, median, GB/s; null where none is defined.
         bus_low_gbs: 5 in 100 of them have at most this.
         bus_high_gbs: 95 in 100 of them have at most this.

@@ -21,7 +21,7 @@ from stepscope.jobs.logs_find import (
     last_of,
     what_logs_show,
 )
-from stepscope.jobs.logs_match import Collectives, Gpu, Logs, matched
+from stepscope.jobs.logs_match import JOINT, Collectives, Gpu, Logs, matched
 from stepscope.trace.frame import AnyArray
 from stepscope.trace.recorded import LoggedOperations
 from stepscope.trace.units import shown as figure
@@ -141,7 +141,7 @@ def bus_factor(name: str, size: int) -> float:
     """
     if name == "AllReduce":
         return 2 * (size - 1) / size
-    if name in {"AllGather", "ReduceScatter"}:
+    if name in {"AllGather", "AllGatherV", "ReduceScatter"}:
         return float(size - 1)
     return 1.0 if name in {"Broadcast", "Reduce", "Send", "Recv"} else math.nan
 
@@ -154,9 +154,11 @@ def _rows(logs: Logs) -> list[LoggedRow]:
         pairs, which = distinct(one)
         for at, (name, size) in enumerate(pairs):
             own = which == at
-            transfer = one.transfer_ns[own]
+            joint = logs.names[name] in JOINT
+            # of a broadcast the kernels of the ranks are all there is to say
+            transfer = (one.transfer_ns if joint else one.usual_ns)[own]
             bus = bus_factor(logs.names[name], group.size) * size / np.maximum(transfer, 1)
-            first, share = _most_often(logs, one, last[own & (waiting > 0)])
+            first, share = _most_often(logs, one, last[own & (waiting > 0) & joint])
             low, middle, high = (_rounded(bus, p) for p in (5, 50, 95))
             weight = float(one.usual_ns[own].sum())
             found.append(
@@ -172,7 +174,7 @@ def _rows(logs: Logs) -> list[LoggedRow]:
                         bytes=size,
                         matched=int(own.sum()),
                         transfer_ns=round(float(np.median(transfer))),
-                        waiting_ns=round(float(one.waiting_ns[own].mean())),
+                        waiting_ns=round(float(one.waiting_ns[own].mean())) if joint else 0,
                         bus_gbs=middle,
                         bus_low_gbs=low,
                         bus_high_gbs=high,
@@ -343,6 +345,12 @@ def _cannot_tell(logs: Logs, seen: Seen) -> list[str]:
             f"{_some(len(missing), 'communicator')} miss logs (communicator {worst.name}: those of "
             f"its ranks {short_group(','.join(map(str, worst.missing)))}), so that what looks like "
             "transfer there may be waiting for them; give the logs of all ranks"
+        )
+    others = sorted(set(logs.names) - JOINT - {"Send", "Recv"})
+    if others:
+        found.append(
+            f"a rank may end {', '.join(others)} before the others have come, so that its time "
+            "there does not tell who comes last; the other collectives do"
         )
     if seen.too_few:
         found.append(

@@ -146,7 +146,8 @@ def chance(times: int, of: int, share: float) -> float:
 def what_logs_show(logs: Logs) -> Seen:
     """Late ranks and machines, slow communicators and pairs of ranks, logs that end early."""
     seen = Seen()
-    usable = [one for one in logs.collectives if len(one.number) >= LEAST_MATCHED]
+    joint = [one.joint(logs.names) for one in logs.collectives]
+    usable = [one for one in joint if len(one.number) >= LEAST_MATCHED]
     seen.too_few = sum(group.size > 1 for group in logs.groups) - len(usable)
     comparisons = sum(
         2 * len(logs.groups[one.group].gpus)

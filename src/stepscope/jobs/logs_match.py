@@ -18,6 +18,10 @@ from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.frame import AnyArray, IntArray
 from stepscope.trace.recorded import LoggedOperations, LoggedRank
 
+JOINT: Final = frozenset({"AllReduce", "AllGather", "AllGatherV", "ReduceScatter", "All2All"})
+"""Collectives that end on no rank before all have begun. The root of a broadcast goes on as soon as
+its data are on their way, so that its short kernel says nothing about when it came."""
+
 _PRESENT: Final = 2 / 3
 """Share of a communicator's logs that must hold a collective: logs lose some lines."""
 
@@ -96,6 +100,10 @@ class Collectives:
     bytes: IntArray
     time_ns: AnyArray
     end_ns: AnyArray
+
+    def joint(self, names: Sequence[str]) -> Collectives:
+        """Those that end on no rank before all have begun."""
+        return self.some(np.array([name in JOINT for name in names] or [False])[self.name])
 
     def some(self, rows: AnyArray) -> Collectives:
         """Some of them."""
