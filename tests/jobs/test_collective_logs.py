@@ -76,6 +76,7 @@ def test_a_late_rank_has_the_shortest_kernels(tmp_path: Path, nodes: int, each: 
     waits = 400_000 * (len(every) - 1) / len(every)  # the mean of all ranks
     assert one.excess_ns == pytest.approx(waits, rel=0.03)
     assert one.share == pytest.approx(waits * 40 / (40 * 1.4e6 + 40 * 1e6), rel=0.03)
+    assert one.score is None or one.score > one.threshold
     assert "rank 2 (node0, process 1002) comes last to 40 of 80 AllReduces" in one.message
     assert "default_pg" in one.message
 
@@ -197,6 +198,18 @@ def test_missing_logs_and_a_single_one_are_told(tmp_path: Path) -> None:
     (text,) = shares(found)
     assert "one rank only" in text
     assert "NCCL_INSPECTOR_DUMP_DIR" in text
+
+
+def test_few_collectives_are_too_few(tmp_path: Path) -> None:
+    made = job(1, 4)
+    for _ in range(5):
+        made.collective("0xd", range(4), 200, late_us={3: 1000})
+    found = diagnose_digests([made.write(tmp_path)])
+    assert found.verdict == "insufficient_data"
+    assert any("1 communicator has fewer than 8 collectives" in text for text in shares(found))
+    assert found.collective_logs is not None
+    (row,) = found.collective_logs.rows
+    assert (row.matched, row.last, row.last_share) == (5, "3", 1.0)
 
 
 def test_timestamps_tell_a_late_end_from_an_early_begin(tmp_path: Path) -> None:

@@ -323,7 +323,8 @@ class LogFinding(msgspec.Struct, frozen=True):
         showing: in how many of them it shows.
         excess_ns: how much longer one takes, or the others wait in one, ns; mean of those showing.
         share: part of the time of the operations looked at that it costs.
-        score: robust standard deviations from those alike; null for too few of them.
+        score: robust standard deviations from those alike; null for too few of them, and for ranks
+            that are late too seldom for their median to show it.
         threshold: the score from which on it counts, for as many as were looked at; null likewise.
         message: one sentence.
         recommendations: what to do, most effective first.

@@ -341,9 +341,10 @@ def _cannot_tell(logs: Logs, seen: Seen) -> list[str]:
     missing = [g for g in logs.groups if g.missing]
     if missing:
         worst = max(missing, key=lambda g: len(g.missing))
+        lacking = short_group(",".join(map(str, worst.missing)))
         found.append(
-            f"{_some(len(missing), 'communicator')} miss logs (communicator {worst.name}: those of "
-            f"its ranks {short_group(','.join(map(str, worst.missing)))}), so that what looks like "
+            f"the logs of {_some(len(missing), 'communicator')} are not all there (communicator "
+            f"{worst.name} lacks those of its ranks {lacking}), so that what looks like "
             "transfer there may be waiting for them; give the logs of all ranks"
         )
     others = sorted(set(logs.names) - JOINT - {"Send", "Recv"})
@@ -354,7 +355,8 @@ def _cannot_tell(logs: Logs, seen: Seen) -> list[str]:
         )
     if seen.too_few:
         found.append(
-            f"{_some(seen.too_few, 'communicator')} have fewer than {LEAST_MATCHED} collectives "
+            f"{_some(seen.too_few, 'communicator')} {'has' if seen.too_few == 1 else 'have'} fewer "
+            f"than {LEAST_MATCHED} collectives "
             "that several logs hold, too few to compare their ranks; let the job run longer, or "
             "raise NCCL_INSPECTOR_DUMP_COLL_RING_SIZE or set "
             "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS, so that fewer lines are lost"

@@ -148,7 +148,7 @@ def what_logs_show(logs: Logs) -> Seen:
     seen = Seen()
     joint = [one.joint(logs.names) for one in logs.collectives]
     usable = [one for one in joint if len(one.number) >= LEAST_MATCHED]
-    seen.too_few = sum(group.size > 1 for group in logs.groups) - len(usable)
+    seen.too_few = sum(0 < len(one.number) < LEAST_MATCHED for one in joint)
     comparisons = sum(
         2 * len(logs.groups[one.group].gpus)
         + len(_machines(logs, logs.groups[one.group]))
@@ -210,16 +210,19 @@ def _late(logs: Logs, one: Collectives, comparisons: int) -> list[Shown]:
         if chance(times, trials, len(columns) / width) * comparisons <= ALARMS:
             taken |= set(columns)
             found.append(_shown(logs, one, "late_node", columns, after, waiting, total, node=host))
-    score, bound = _scored(one, comparisons)
+    score, bound = _scored(one.some(waited), comparisons) if trials else (hits, hits)
     for column in np.flatnonzero(hits).tolist():
         own_rows = last == column
         cost = float(waiting[own_rows].sum())
         if column in taken or cost < _WORTH * total:
             continue
         if chance(int(hits[column]), trials, 1 / width) * comparisons <= ALARMS:
+            # a rank that is late now and then stands out by how often, and not by its median
+            clear = bool(score[column] > bound[column])
             found.append(
                 _shown(logs, one, "late_rank", [column], own_rows, waiting, total,
-                       score=float(score[column]), bound=float(bound[column]))
+                       score=float(score[column]) if clear else math.nan,
+                       bound=float(bound[column]))
             )  # fmt: skip
     return found
 
