@@ -41,7 +41,7 @@ RECIPES: dict[str, dict[str, str]] = {
     "cuda_memcpy_async": {},
     "cuda_memcpy_sync": {},
     "cuda_memset_sync": {},
-    "gpu_gaps": {},
+    "gpu_gaps": {"gap": "0", "rows": "20"},
     "gpu_time_util": {},
 }
 
