@@ -297,17 +297,26 @@ def _stuck(logs: Logs, one: Behind) -> Stuck:
         return sorted(found if min(found) >= 0 else [inside[gpu] for gpu in gpus])
 
     who = _people([logs.gpus[gpu] for gpu in one.gpus])
-    ends = "end" if len(one.gpus) > 1 else "ends"
+    # where all must take part, those whose lines are missing did so as far as the others came: what
+    # these wait in is the next one
+    waits = one.last + 1 if one.name in JOINT else one.number
+    logs_of = f"the {'logs' if len(one.gpus) > 1 else 'log'} of {who}"
+    if one.number > 0:
+        logs_of += (
+            f" {'end' if len(one.gpus) > 1 else 'ends'} at {one.name} number {one.number - 1}"
+        )
+    else:
+        logs_of += f" {'hold' if len(one.gpus) > 1 else 'holds'} no {one.name}"
     text = (
-        f"the log of {who} {ends} before {one.name} number {one.number} of communicator "
-        f"{group.name}, {len(one.others)} other ranks completed those up to number {one.last}: "
-        "there its process ended or stopped, and what comes next in this communicator waits for it"
+        f"{logs_of} of communicator {group.name}, those of {len(one.others)} other ranks at number "
+        f"{one.last}: its process ended, or hangs with its last lines not written, and the others "
+        f"wait for it in number {waits}"
     )
     if group.missing:
         text += f"; ranks {short_group(','.join(map(str, group.missing)))} of it left no log"
     return Stuck(
         group=group.name,
-        sequence=one.number,
+        sequence=waits,
         name=one.name,
         arrived=numbers(one.others),
         never_arrived=numbers(one.gpus),
