@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -28,6 +29,14 @@ def counted(source: Path, output: Path, options: dict[str, Any]) -> None:
         if not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+    if text.startswith("waits"):  # the first time, until it is killed or told to go on
+        mark = source.with_suffix(".pid")
+        if not mark.exists():
+            mark.write_text(str(os.getpid()))
+            while not source.with_suffix(".go").exists():
+                time.sleep(0.01)
+    if text.startswith("full"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     if text.startswith("slow"):
         source.with_suffix(".started").touch()
         time.sleep(60)

@@ -20,7 +20,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stepscope.jobs.engine import cluster, pool, reduce, run
-from stepscope.jobs.engine.work import Item, Task
+from stepscope.jobs.engine.work import Item, Outcome, Task
 from stepscope.trace.errors import StorageError, UsageError
 
 TASK = Task("tests.jobs.tasks:counted", {})
@@ -86,6 +86,32 @@ def test_processes_fit_cores_and_memory(monkeypatch: pytest.MonkeyPatch) -> None
     assert pool.size([Item("a")] * 3) == 3
     assert pool.size([Item("a", bytes=1 << 30)] * 100) == 3
     assert pool.size([Item("a", bytes=1 << 40)] * 100) == 1
+
+
+def test_processes_are_started_where_they_gain_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Captures of 10 bytes take so many seconds each, two at a time elsewhere, 0.8 s to begin."""
+    clock = [0.0]
+    monkeypatch.setattr(pool.time, "monotonic", lambda: clock[0])
+
+    def done_here(count: int, seconds: float, item: Item) -> int:
+        def perform(*_: object) -> Outcome:
+            clock[0] += seconds
+            return Outcome("done")
+
+        monkeypatch.setattr(pool, "perform", perform)
+        works = [(n, item, tmp_path) for n in range(count)]
+        found = len(list(pool.perform_small(TASK, works, 2)))
+        assert found + len(works) == count
+        return found
+
+    small = Item("a", bytes=10)
+    assert done_here(10, 0.1, small) == 10
+    assert done_here(100, 0.1, small) == 2  # they tell how long the others take: 9.8 s, or half
+    assert done_here(4, 0.7, small) == 4  # after two: 1.4 s here, 0.7 s and the begin elsewhere
+    assert done_here(10, 0.1, Item("a", bytes=1 << 30)) == 0
+    assert done_here(10, 0.1, Item("s3://a")) == 0  # of a size that nobody knows
 
 
 def test_a_full_disk_ends_the_run_and_keeps_what_was_done(tmp_path: Path) -> None:

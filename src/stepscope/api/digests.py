@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +13,13 @@ from stepscope.api.job import Job, OpenOptions
 from stepscope.trace import progress
 from stepscope.trace.errors import InputError, StepscopeError, StorageError, UsageError
 from stepscope.trace.one_job import rank_in_name
-from stepscope.trace.recorded import Recorded
+from stepscope.trace.recorded import LoggedOperations, Recorded
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.ranking import Ranked
     from stepscope.jobs.digest import Digest
     from stepscope.jobs.job_result import JobDiagnosis, Skipped, Stuck
+    from stepscope.jobs.logs import LogAnswer
     from stepscope.jobs.view import Device
 
 MANY_RANKS = 32
@@ -141,8 +143,11 @@ def write_digests(digests: list[Digest], path: Path) -> None:
         )
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror or error}") from error
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; make room, or choose another folder"
+        ) from error
 
 
 def read_digests(path: Path, *, whole: bool = False) -> list[Digest]:
@@ -282,9 +287,16 @@ def _holds_digests(path: Path) -> bool:
 
 
 def _is_dump(path: Path) -> bool:
+    """Whether a file is a record of collectives, of whichever recorder."""
     from stepscope.importers.flight_recorder import looks_like_dump
 
-    return looks_like_dump(path)
+    return looks_like_dump(path) or _is_log(path)
+
+
+def _is_log(path: Path) -> bool:
+    from stepscope.importers.nccl_inspector import looks_like_log
+
+    return looks_like_log(path)
 
 
 def diagnose_digests(
@@ -307,19 +319,20 @@ def diagnose_digests(
         InputError: nothing is left to look at, or with ``strict`` an input cannot be used.
         UsageError: no path is given.
     """
-    from stepscope.jobs.hangs import only_hangs
+    from stepscope.jobs.hangs import only_recorded
     from stepscope.jobs.job import diagnose_job
 
     known = read_topology(topology) if topology else None
     found = gather(paths, strict=strict, options=options)
     if not found.digests:
-        return only_hangs(found.dumps, found.stuck, found.warnings, found.skipped)
+        return only_recorded(found.dumps, found.answer, found.stuck, found.warnings, found.skipped)
     return diagnose_job(
         found.digests,
         topology=known,
         skipped=found.skipped,
         warnings=found.warnings,
         stuck=found.stuck,
+        logs=found.answer.logs if found.answer is not None else None,
     )
 
 
@@ -328,8 +341,10 @@ class Gathered:
     """What the paths of a job hold.
 
     Attributes:
-        digests: of its ranks, each device of a rank once; none where there are only dumps.
+        digests: of its ranks, each device of a rank once; none where there are only records of
+            collectives.
         dumps: of PyTorch's flight recorder.
+        answer: what logs of NCCL Inspector tell; None without such.
         stuck: collectives that did not complete.
         skipped: inputs that were left out.
         warnings: what was assumed.
@@ -337,6 +352,7 @@ class Gathered:
 
     digests: list[Digest]
     dumps: list[Recorded]
+    answer: LogAnswer | None
     stuck: list[Stuck]
     skipped: list[Skipped]
     warnings: list[str]
@@ -362,68 +378,102 @@ def gather(
         InputError: nothing is left to look at, or with ``strict`` an input cannot be used.
         UsageError: no path is given.
     """
-    from concurrent.futures import ThreadPoolExecutor
-
     from stepscope.jobs.digest_check import of_one_job
-    from stepscope.jobs.hangs import stuck_collectives
-    from stepscope.jobs.job_result import Skipped
+    from stepscope.jobs.hangs import on_timelines, stuck_collectives
+    from stepscope.jobs.logs import answer_of_logs
 
     if not paths:
         raise UsageError("no path is given; name digests, or a folder of them")
-    digests: list[Digest] = []
-    dumps: list[Recorded] = []
-    skipped: list[Skipped] = []
     files = list(dict.fromkeys(inputs_of(paths)))
+    found = _read_all(files, strict, options, known)
+    kept, out, warnings = of_one_job(found.digests)
+    skipped = [*found.skipped, *out]
+    if strict and out:
+        raise InputError(f"{out[0].path} cannot be used: {out[0].reason}")
+    stuck, stated = stuck_collectives(found.dumps, kept)
+    answer = answer_of_logs(found.logs, kept) if found.logs else None
+    if answer is not None:
+        stuck = [*stuck, *on_timelines(answer.stuck, kept)]
+        stated = [*stated, *answer.warnings]
+    if not kept and not found.dumps and not found.logs:
+        why = f": {skipped[0].path}: {skipped[0].reason}" if skipped else ""
+        raise InputError(f"none of {len(files)} inputs could be used{why}")
+    return Gathered(kept, found.dumps, answer, stuck, skipped, [*warnings, *stated])
 
-    def took(found: Sequence[Digest | Recorded]) -> None:
-        for one in found:
+
+@dataclass
+class _Found:
+    """What the inputs of a job are."""
+
+    digests: list[Digest] = field(default_factory=list)
+    dumps: list[Recorded] = field(default_factory=list)
+    logs: list[LoggedOperations] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def add(self, read: Sequence[Digest | Recorded | LoggedOperations]) -> None:
+        for one in read:
             if isinstance(one, Recorded):
-                dumps.append(one)
+                self.dumps.append(one)
+            elif isinstance(one, LoggedOperations):
+                self.logs.append(one)
             else:
-                digests.append(one)
+                self.digests.append(one)
+
+
+def _read_all(
+    files: Sequence[Path],
+    strict: bool,
+    options: OpenOptions | None,
+    known: Callable[[Path, Sequence[Digest]], bool],
+) -> _Found:
+    """Read the inputs of a job; digests of captures are made last.
+
+    Raises:
+        StepscopeError: the only input cannot be read, or with ``strict`` one of them.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    from stepscope.jobs.job_result import Skipped
+
+    found = _Found()
 
     def left_out(file: Path, error: StepscopeError) -> None:
         if strict or len(files) == 1:
             raise error
-        skipped.append(Skipped(str(file), str(error)))
+        found.skipped.append(Skipped(str(file), str(error)))
 
     captures: list[Path] = []
     with ThreadPoolExecutor(_READERS) as pool:  # Arrow decodes without Python's lock
         reads = [(file, pool.submit(_read, file)) for file in files]
         for file, read in progress.each(reads, "Reading", lambda pair: pair[0].name):
             try:
-                found = read.result()
+                inputs = read.result()
             except StepscopeError as error:
                 left_out(file, error)
                 continue
-            if found is None:
+            if inputs is None:
                 captures.append(file)
             else:
-                took(found)
-    wanted = [file for file in captures if not known(file, digests)]
+                found.add(inputs)
+    wanted = [file for file in captures if not known(file, found.digests)]
     for file in progress.each(wanted, "Summarising", lambda path: path.name):
         try:
-            took(make_digest(file, options))
+            found.add(make_digest(file, options))
         except StepscopeError as error:
             left_out(file, error)
-    kept, out, warnings = of_one_job(digests)
-    skipped += out
-    if strict and out:
-        raise InputError(f"{out[0].path} cannot be used: {out[0].reason}")
-    stuck, stated = stuck_collectives(dumps, kept)
-    if not kept and not dumps:
-        why = f": {skipped[0].path}: {skipped[0].reason}" if skipped else ""
-        raise InputError(f"none of {len(files)} inputs could be used{why}")
-    return Gathered(kept, dumps, stuck, skipped, [*warnings, *stated])
+    return found
 
 
-def _read(file: Path) -> Sequence[Digest | Recorded] | None:
+def _read(file: Path) -> Sequence[Digest | Recorded | LoggedOperations] | None:
     """What a file holds; None for a capture, whose digest is still to be made."""
-    from stepscope.importers.flight_recorder import read_dump
+    from stepscope.importers.flight_recorder import looks_like_dump, read_dump
+    from stepscope.importers.nccl_inspector import read_log
 
     if _is_parquet(file):
         return read_digests(file)
-    return read_dump(file) if _is_dump(file) else None
+    if looks_like_dump(file):
+        return [read_dump(file)]
+    return [read_log(file)] if _is_log(file) else None
 
 
 def _is_parquet(path: Path) -> bool:

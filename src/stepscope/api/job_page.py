@@ -93,8 +93,8 @@ class JobPage:
         self._found = gather(paths, options=options, known=self._known)
         if not self._found.digests:
             raise UsageError(
-                "these are records of a flight recorder without digests, which have no timeline; "
-                "stepscope job PATH says which collective hangs"
+                "these are records of collectives without digests, which have no timeline; "
+                "stepscope job PATH says what they tell"
             )
         self._lock = threading.Lock()
 
@@ -130,7 +130,11 @@ class JobPage:
 
         found = self._found
         return diagnosis_of(
-            self.analysis, skipped=found.skipped, warnings=found.warnings, stuck=found.stuck
+            self.analysis,
+            skipped=found.skipped,
+            warnings=found.warnings,
+            stuck=found.stuck,
+            logs=found.answer.logs if found.answer is not None else None,
         )
 
     def grid(self) -> JobGrid:

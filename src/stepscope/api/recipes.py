@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -17,7 +18,7 @@ from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
 from stepscope.jobs.engine.remote import is_remote, listed, without_secret
 from stepscope.jobs.engine.run import Engine, Mapped, mapped
-from stepscope.jobs.engine.work import DONE, FAILED, LACKING, Item, Outcome, Task
+from stepscope.jobs.engine.work import DONE, FAILED, FULL, LACKING, Item, Outcome, Task
 from stepscope.jobs.recipes.recipe import BEGIN, LENGTH, Recipe, facts, find, from_text, recipes
 from stepscope.jobs.recipes.result import (
     SCHEMA,
@@ -28,6 +29,7 @@ from stepscope.jobs.recipes.result import (
 )
 from stepscope.trace.errors import InputError, StorageError, UsageError
 from stepscope.trace.one_job import APART_NS
+from stepscope.trace.text import JsonError, from_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,7 +166,10 @@ def _inputs(paths: Sequence[str | Path]) -> _Asked:
                     add(url, None, identity, size)
                 continue
             for path in expand(Path(given), left_out):
-                add(str(path), None, *_identity(path))
+                try:
+                    add(str(path), None, *_identity(path))
+                except OSError as error:  # it went away after the folder was listed
+                    add(str(path), Outcome(FAILED, f"{path} cannot be read: {error.strerror}"))
         except InputError as error:
             add(_shown(given), Outcome(FAILED, str(error)))
         for name in left_out:
@@ -246,16 +251,24 @@ def run_recipe(
     task = Task("stepscope.api.recipes:answered", {**known, "values": values})
     files = _map(asked, task, partial, engine, "Asking")
     _check(asked, found, strict=strict)
-    try:
+    with _storing(target):
         result = _reduced(found, values, asked, files, target, notes, page=page)
-    except OSError as error:
-        raise StorageError(
-            f"cannot write {error.filename or target}: {error.strerror}; make room, then run the "
-            "same again"
-        ) from error
     if result.complete:  # else a later run only does what failed
         shutil.rmtree(partial, ignore_errors=True)
     return result
+
+
+@contextmanager
+def _storing(target: Path) -> Iterator[None]:
+    """Errors of putting a result together, in one line."""
+    try:
+        yield
+    except OSError as error:
+        why = " ".join((error.strerror or str(error)).split())
+        room = "make room, then " if error.errno in FULL else ""
+        raise StorageError(
+            f"cannot write {error.filename or target}: {why}; {room}run the same again"
+        ) from error
 
 
 def _diffed(
@@ -277,7 +290,6 @@ def _diffed(
             "compare two results of one recipe that ships"
         )
     of = find(first.recipe)
-    target.mkdir(parents=True, exist_ok=True)
     held = {}
     for side, folder in zip(("first", "second"), folders, strict=True):
         for output in of.tables:
@@ -289,7 +301,8 @@ def _diffed(
         for folder, side in zip(folders, (first, second), strict=True)
         if not side.complete
     ]
-    with reduction({}, pa.table({"input": pa.array([], pa.int64())}), "", target, []) as made:
+    nothing = pa.table({"input": pa.array([], pa.int64())})
+    with _storing(target), reduction({}, nothing, "", target, []) as made:
         for name, table in held.items():
             made.add(name, table)
         tables = {o.name: _made(made, made_of, o.name, values) for o in made_of.tables}
@@ -312,16 +325,32 @@ def _prepare(target: Path, *, force: bool) -> None:
     if not target.is_dir():
         return
     if (target / RESULT).exists():
-        held = json.loads((target / RESULT).read_bytes() or b"{}")
-        if not force and held.get("complete", True):
+        if not force and _is_complete(target / RESULT):
             raise UsageError(f"{target} holds a result; --force replaces it")
-        (target / RESULT).unlink()  # it is written last: without it, a result is not whole
+        try:
+            # it is written last: without it, a result is not whole; nor is a page of other tables
+            (target / RESULT).unlink()
+            (target / PAGE).unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot replace {target / RESULT}: {error.strerror}; choose another folder"
+            ) from error
     elif not (target / _PARTIAL).is_dir() and any(target.iterdir()) and not force:
         raise UsageError(f"{target} holds other files; name a new folder, or add --force")
 
 
+def _is_complete(path: Path) -> bool:
+    """Whether a result that is there is whole; one that cannot be read may be anybody's."""
+    try:
+        held = from_json(path.read_bytes() or b"{}")
+    except (OSError, JsonError):
+        return True
+    return bool(held.get("complete", True)) if isinstance(held, dict) else True
+
+
 def _map(asked: _Asked, task: Task, partial: Path, engine: Engine, doing: str) -> dict[int, Path]:
     """Do a task on the inputs that are well so far; number of an input -> its result."""
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     numbers = [n for n, outcome in enumerate(asked.outcomes) if _is_well(outcome)]
@@ -329,9 +358,18 @@ def _map(asked: _Asked, task: Task, partial: Path, engine: Engine, doing: str) -
     files = {}
     for number, outcome, file in zip(numbers, done.outcomes, done.files, strict=True):
         asked.outcomes[number] = outcome
-        if outcome.state == DONE:
-            files[number] = file
+        if outcome.state != DONE:
+            continue
+        try:
             asked.facts[number] = json.loads(pq.read_schema(file).metadata[_FACTS])
+        except (OSError, pa.ArrowException, LookupError, TypeError, ValueError):
+            # what an earlier run kept was changed since: the next one asks this capture again
+            file.unlink(missing_ok=True)
+            asked.outcomes[number] = Outcome(
+                FAILED, "its kept answer was damaged and is removed; run the same again"
+            )
+            continue
+        files[number] = file
     return files
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         "stepscope job digests/ --format html > job.html": "the same as a page with a heat map",
         "stepscope job digests/ --topology cluster.json": "slow switches and rails, too",
         "stepscope job nccl_trace_rank_*": "who never arrived at a collective that hangs",
+        "stepscope job nccl-inspector-1234/": "who comes last to collectives, which link is slow",
     },
 )
 @options.paths
@@ -45,7 +46,7 @@ def command(
 
     PATH is a digest (stepscope digest), a folder of digests, or a capture, whose digest is made on
     the way; also a dump of PyTorch's flight recorder, which tells which rank never arrived at a
-    collective.
+    collective, and a log of NCCL Inspector, which tells who comes last and which link is slow.
 
     Says which ranks, nodes, switches or rails are late and why, what their repair gains the job,
     and which five full captures to fetch.

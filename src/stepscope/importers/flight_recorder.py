@@ -1,15 +1,12 @@
-"""Dumps of PyTorch's flight recorder, and logs of NCCL Inspector: records of collectives.
+"""Dumps of PyTorch's flight recorder: the collectives that a rank enqueued last.
 
-Flight recorder (``TORCH_FR_BUFFER_SIZE``, ``TORCH_NCCL_DUMP_ON_TIMEOUT``,
-``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``): a pickle or JSON a rank, with ``entries``, ``pg_config`` and
-``pg_status``; its layout is documented in PyTorch's flight recorder tutorial and
-``torch/distributed/flight_recorder``. NCCL Inspector (``ext-profiler/inspector`` of NCCL): lines of
-JSON with ``header``, ``metadata`` and ``coll_perf`` or ``p2p_perf``.
+``TORCH_FR_BUFFER_SIZE``, ``TORCH_NCCL_DUMP_ON_TIMEOUT`` and ``TORCH_NCCL_DEBUG_INFO_TEMP_FILE``
+write a pickle or JSON a rank, with ``entries``, ``pg_config`` and ``pg_status``; its layout is
+documented in PyTorch's flight recorder tutorial and ``torch/distributed/flight_recorder``.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any, Final
@@ -22,11 +19,10 @@ from stepscope.trace.text import JsonError, from_json
 
 _HEAD: Final = 4096
 _LARGEST: Final = 1 << 30
-_SMALLER: Final = re.compile(rb'"(?:coll_perf|p2p_perf)"')
 
 
 def looks_like_dump(path: Path) -> bool:
-    """Whether a file is a flight recorder's dump or a log of NCCL Inspector, by its content.
+    """Whether a file is a flight recorder's dump, by its content.
 
     Raises:
         InputError: it cannot be read.
@@ -44,16 +40,12 @@ def looks_like_dump(path: Path) -> bool:
     text = head.lstrip()
     if text[:1] != b"{":
         return False
-    first = text.partition(b"\n")[0]
-    inspector = _SMALLER.search(first) is not None or (
-        b'"header"' in first and b'"n_ranks"' in first
-    )
     keys = (b'"pg_config"', b'"pg_status"', b'"nccl_version"')
-    return inspector or (b"traceEvents" not in head and any(key in head for key in keys))
+    return b"traceEvents" not in head and any(key in head for key in keys)
 
 
-def read_dump(path: Path) -> list[Recorded]:
-    """What the file of one rank holds; logs of NCCL Inspector may hold several.
+def read_dump(path: Path) -> Recorded:
+    """What the file of one rank holds.
 
     Raises:
         InputError: it is damaged, or something else.
@@ -65,12 +57,9 @@ def read_dump(path: Path) -> list[Recorded]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
     if data[:1] == b"\x80":
-        return [_flight_recorder(plain(data, path), path)]
-    first = data.lstrip().partition(b"\n")[0]
-    if _SMALLER.search(first):
-        return _inspector(data, path)
+        return _flight_recorder(plain(data, path), path)
     try:
-        return [_flight_recorder(from_json(data), path)]
+        return _flight_recorder(from_json(data), path)
     except JsonError as error:
         raise InputError(f"{path} is damaged: {error}") from error
 
@@ -105,7 +94,7 @@ def _flight_recorder(found: Any, path: Path) -> Recorded:
                 f"{path} does not tell its rank; name it as PyTorch does, nccl_trace_rank_0"
             )
         known = int(digits[-1])
-    return Recorded(str(path), known, "flight recorder", groups, entries, enqueued)
+    return Recorded(str(path), known, groups, entries, enqueued)
 
 
 def _group(name: str, description: str, ranks: tuple[int, ...]) -> str:
@@ -155,53 +144,6 @@ def _where(frames: Any) -> str:
         return ""
     own = next((line for line in lines if "/torch/" not in line[0]), lines[0])
     return f"{own[0].rsplit('/', 1)[-1]}:{own[1]}"
-
-
-def _inspector(data: bytes, path: Path) -> list[Recorded]:
-    """Logs of NCCL Inspector; the number in their header is that inside the communicator."""
-    ranks: dict[tuple[str, int], tuple[int, int]] = {}
-    entries: dict[tuple[str, int], list[Entry]] = {}
-    groups: dict[str, int] = {}
-    for number, line in enumerate(data.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            if number > 1 and number == data.count(b"\n") + 1:
-                break  # the program ended while the last line was written
-            raise InputError(f"{path}, line {number} is damaged: {error}") from error
-        header, about = _dict(_dict(found).get("header")), _dict(_dict(found).get("metadata"))
-        for key, prefix in (("coll_perf", "coll"), ("p2p_perf", "p2p")):
-            facts = _dict(_dict(found).get(key))
-            if not facts:
-                continue
-            process = (str(about.get("hostname", "")), _int(about.get("pid"), -1))
-            group, size = str(header.get("id", "")), _int(header.get("n_ranks"), 0)
-            groups[group] = max(groups.get(group, 0), size)
-            ranks[process] = max(ranks.get(process, (0, 0)), (size, _int(header.get("rank"), 0)))
-            took = facts.get(f"{prefix}_exec_time_us")
-            at = _int(about.get("dump_timestamp_us"), 0) * 1000
-            entries.setdefault(process, []).append(
-                Entry(
-                    group=group,
-                    sequence=_int(facts.get(f"{prefix}_sn"), -1),
-                    point_to_point=prefix == "p2p",
-                    name=str(facts.get(prefix, "")),
-                    state="completed",
-                    created_ns=at,
-                    duration_ns=round(took * 1000) if isinstance(took, int | float) else -1,
-                    bytes=_int(facts.get(f"{prefix}_msg_size_bytes"), -1),
-                    where="",
-                )
-            )
-    if not entries:
-        raise InputError(f"{path} holds no collective of NCCL Inspector")
-    members = {group: tuple(range(size)) for group, size in groups.items()}
-    return [
-        Recorded(str(path), ranks[process][1], "nccl inspector", members, own, {})
-        for process, own in entries.items()
-    ]
 
 
 def _dict(value: Any) -> dict[Any, Any]:

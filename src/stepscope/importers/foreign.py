@@ -217,9 +217,14 @@ _STACKS: Final = Foreign(
 _PAGE: Final = Foreign("an HTML page", "give the capture that it was made from")
 _FOLDED: Final = re.compile(rb"(?:[^\n;]+;)*[^\n;]+ \d+\r?\n")
 
+_RECORDS: Final = Foreign(
+    "a log of NCCL Inspector, which is no capture",
+    "stepscope job reads those of all ranks, alone or with the digests of the job",
+)
 _TEXTS: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = tuple(
     (re.compile(pattern), found)
     for pattern, found in (
+        (rb'\A\{\s*"header"\s*:\s*\{[^{}]*"n_ranks"', _RECORDS),
         (rb'"schema"\s*:\s*"[\w.]*-?chakra', _EXECUTION),
         (rb'"nodes"\s*:\s*\[[^\]]{0,4000}"(?:ctrl_deps|rf_id|fw_parent)"', _EXECUTION),
         (rb'"(?:COMP|COMM_COLL|COMM_SEND|COMM_RECV|MEM_LOAD|MEM_STORE)_NODE"', _CHAKRA),

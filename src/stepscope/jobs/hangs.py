@@ -16,6 +16,7 @@ from stepscope.jobs.job_result import (
     StepTime,
     Stuck,
 )
+from stepscope.jobs.logs import LogAnswer
 from stepscope.trace.recorded import Entry, Recorded
 
 _MOST: Final = 20
@@ -29,12 +30,9 @@ def stuck_collectives(
     A rank never arrived where its record ends before an operation that others enqueued. A record is
     a ring: an operation that is older than all that a rank still holds was not missed.
     """
-    recorders = [dump for dump in dumps if dump.source == "flight recorder"]
-    if not recorders:
-        return [], []
     warnings = []
     ranks: dict[int, Recorded] = {}
-    for dump in recorders:
+    for dump in dumps:
         if dump.rank in ranks:
             warnings.append(
                 f"rank {dump.rank} has two dumps, {ranks[dump.rank].path} and {dump.path}; the "
@@ -52,9 +50,12 @@ def stuck_collectives(
     for name, whole in groups.items():
         found += _stuck_in(name, whole, ranks)
     found.sort(key=lambda stuck: (stuck.since_ns or 1 << 62, stuck.group, stuck.sequence))
-    if found and digests:
-        found = [_tied(stuck, digests) for stuck in found]
-    return found[:_MOST], warnings
+    return on_timelines(found[:_MOST], digests), warnings
+
+
+def on_timelines(stuck: Sequence[Stuck], digests: Sequence[Digest]) -> list[Stuck]:
+    """The same with where on the timelines of the ranks they lie."""
+    return [_tied(one, digests) for one in stuck] if digests else list(stuck)
 
 
 def _stuck_in(group: str, members: set[int], ranks: dict[int, Recorded]) -> list[Stuck]:
@@ -136,29 +137,45 @@ def _tied(stuck: Stuck, digests: Sequence[Digest]) -> Stuck:
     return replace(stuck, message=f"{stuck.message}; that is {where[-1]}") if where else stuck
 
 
-def only_hangs(
+def only_recorded(
     dumps: Sequence[Recorded],
+    answer: LogAnswer | None,
     stuck: Sequence[Stuck],
     warnings: Sequence[str],
     skipped: Sequence[Skipped],
 ) -> JobDiagnosis:
-    """A diagnosis of a job of which only records of collectives are there."""
-    ranks = sorted({dump.rank for dump in dumps})
+    """A diagnosis of a job of which only records of collectives are there.
+
+    Args:
+        dumps: of flight recorders.
+        answer: what logs of NCCL Inspector tell; None without them.
+        stuck: collectives that did not complete.
+        warnings: what was assumed or odd.
+        skipped: inputs that were left out.
+    """
+    ranks = {dump.rank for dump in dumps}
     named = {rank for dump in dumps for members in dump.groups.values() for rank in members}
+    world = max(named) + 1 if named else None
+    count, verdict = len(ranks), "insufficient_data"
+    if answer is not None:
+        ranks |= set(answer.ranks)
+        named |= set(range(answer.world_size or 0))
+        world = max(world or 0, answer.world_size or 0) or None
+        count, verdict = max(len(ranks), answer.gpus), answer.verdict
     return JobDiagnosis(
         schema=SCHEMA,
         job=JobSummary(
             digests=0,
-            ranks=len(ranks),
-            world_size=max(named) + 1 if named else None,
-            missing_ranks=sorted(named - set(ranks)),
-            nodes=0,
+            ranks=count,
+            world_size=world,
+            missing_ranks=sorted(named - ranks),
+            nodes=answer.nodes if answer is not None else 0,
             steps=0,
             step_kind="",
             skipped=list(skipped),
         ),
         step_ns=StepTime(0, 0, 0),
-        verdict="hang" if stuck else "insufficient_data",
+        verdict="hang" if stuck else verdict,
         findings=[],
         all_repaired_step_ns=0,
         roles=[],
@@ -169,4 +186,5 @@ def only_hangs(
         fetch=[],
         stuck=list(stuck),
         warnings=list(warnings),
+        collective_logs=answer.logs if answer is not None else None,
     )

@@ -20,6 +20,7 @@ from stepscope.jobs.job_links import Links, links, shared_by
 from stepscope.jobs.job_outliers import step_without
 from stepscope.jobs.job_result import (
     SCHEMA,
+    CollectiveLogs,
     Communicator,
     Fetch,
     HeatMap,
@@ -83,6 +84,7 @@ def diagnose_job(
     skipped: Sequence[Skipped] = (),
     warnings: Sequence[str] = (),
     stuck: Sequence[Stuck] = (),
+    logs: CollectiveLogs | None = None,
 ) -> JobDiagnosis:
     """Name the causes of a job's step time.
 
@@ -92,12 +94,13 @@ def diagnose_job(
         skipped: inputs that were left out.
         warnings: what was assumed on the way.
         stuck: collectives that did not complete.
+        logs: what logs of NCCL Inspector tell.
 
     Raises:
         InputError: there is no digest, or none with steps.
     """
     return diagnosis_of(
-        analysed(digests, topology), skipped=skipped, warnings=warnings, stuck=stuck
+        analysed(digests, topology), skipped=skipped, warnings=warnings, stuck=stuck, logs=logs
     )
 
 
@@ -107,6 +110,7 @@ def diagnosis_of(
     skipped: Sequence[Skipped] = (),
     warnings: Sequence[str] = (),
     stuck: Sequence[Stuck] = (),
+    logs: CollectiveLogs | None = None,
 ) -> JobDiagnosis:
     """Put into words what is known of a job; arguments as for :func:`diagnose_job`."""
     digests, parts = job.digests, job.times.parts
@@ -149,6 +153,7 @@ def diagnosis_of(
         fetch=_fetch(job),
         stuck=list(stuck),
         warnings=[*warnings, *_warnings(job)],
+        collective_logs=logs,
     )
 
 

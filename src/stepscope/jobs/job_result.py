@@ -236,13 +236,14 @@ class Fetch(msgspec.Struct, frozen=True):
 
 
 class Stuck(msgspec.Struct, frozen=True):
-    """A collective that did not complete, as flight recorders tell.
+    """A collective that did not complete, as flight recorders or logs of NCCL Inspector tell.
 
     Attributes:
-        group: the process group.
+        group: the process group, or the communicator.
         sequence: number of the operation inside the group.
         name: the operation.
-        arrived: ranks that enqueued it.
+        arrived: ranks that enqueued it; numbers inside the communicator where a log does not tell
+            those of the job.
         never_arrived: ranks of the group that did not, although their record goes that far.
         not_recorded: ranks of the group without a dump.
         since_ns: wall-clock time of the first rank's call, ns since 1970; 0 where unknown.
@@ -261,6 +262,112 @@ class Stuck(msgspec.Struct, frozen=True):
     message: str
 
 
+LogKind = Literal["late_rank", "late_node", "slow_communicator", "slow_pair", "ends_late"]
+"""What logs of NCCL Inspector show: ranks that the others wait for, transfers that take longer than
+those alike, a rank whose kernels end after those of the others."""
+
+
+class LoggedRow(msgspec.Struct, frozen=True):
+    """One collective of one size in one communicator, from logs of NCCL Inspector.
+
+    The rank that comes last has the shortest kernel, so the shortest of the ranks is the transfer,
+    and what the others take beyond it they wait.
+
+    Attributes:
+        communicator: its id, the same on all ranks.
+        name: its name, or its ranks.
+        ranks: ranks of it that left a log.
+        size: ranks that it has.
+        nodes: machines that it spans.
+        operation: the collective.
+        bytes: message size as NCCL counts it, B.
+        matched: how many were found on the ranks.
+        transfer_ns: median time from the last rank's begin to the end, ns; of a broadcast or
+            reduction to one rank, which some ranks end early, that of the kernels.
+        waiting_ns: mean time that a rank waits in one, ns; 0 for these.
+        bus_gbs: bus bandwidth of the transfer, median, GB/s; null where none is defined.
+        bus_low_gbs: 5 in 100 of them have at most this.
+        bus_high_gbs: 95 in 100 of them have at most this.
+        last: the rank that comes last most often; empty where all come together.
+        last_share: share of those with notable waiting in which it comes last.
+    """
+
+    communicator: str
+    name: str
+    ranks: int
+    size: int
+    nodes: int
+    operation: str
+    bytes: int
+    matched: int
+    transfer_ns: int
+    waiting_ns: int
+    bus_gbs: float | None
+    bus_low_gbs: float | None
+    bus_high_gbs: float | None
+    last: str
+    last_share: float
+
+
+class LogFinding(msgspec.Struct, frozen=True):
+    """One conclusion from logs of NCCL Inspector.
+
+    Attributes:
+        kind: what it is.
+        ranks: ranks of the job; empty where the logs do not tell them.
+        members: the same ranks in words, with machine and process.
+        node: the machine that they make up, or all stand on; empty otherwise.
+        communicators: names of the communicators that show it.
+        operation: the collective or message that shows it; empty for several.
+        looked_at: how many matched operations were looked at.
+        showing: in how many of them it shows.
+        excess_ns: how much longer one takes, or the others wait in one, ns; mean of those showing.
+        share: part of the time of the operations looked at that it costs.
+        score: robust standard deviations from those alike; null for too few of them, and for ranks
+            that are late too seldom for their median to show it.
+        threshold: the score from which on it counts, for as many as were looked at; null likewise.
+        message: one sentence.
+        recommendations: what to do, most effective first.
+    """
+
+    kind: LogKind
+    ranks: list[int]
+    members: list[str]
+    node: str
+    communicators: list[str]
+    operation: str
+    looked_at: int
+    showing: int
+    excess_ns: int
+    share: float
+    score: float | None
+    threshold: float | None
+    message: str
+    recommendations: list[str]
+
+
+class CollectiveLogs(msgspec.Struct, frozen=True):
+    """What logs of NCCL Inspector tell.
+
+    Attributes:
+        logs: files.
+        processes: processes that wrote them.
+        communicators: communicators in them.
+        operations: operations in them.
+        findings: conclusions, the largest cost first.
+        rows: collectives by communicator, name and size, the most time first; 500 at most.
+        cannot_tell: what these logs do not tell, and what would; one sentence each.
+    """
+
+    logs: int
+    processes: int
+    communicators: int
+    operations: int
+    findings: list[LogFinding]
+    rows: list[LoggedRow]
+    cannot_tell: list[str]
+
+
 class JobDiagnosis(msgspec.Struct, frozen=True):
     """The diagnosis of a job from digests.
 
@@ -268,7 +375,9 @@ class JobDiagnosis(msgspec.Struct, frozen=True):
         schema: name and version of this contract.
         job: what was looked at.
         step_ns: length of a step.
-        verdict: the first finding's cause, ``gpu_bound_healthy``, or ``insufficient_data``.
+        verdict: the first finding's cause, ``gpu_bound_healthy``, or ``insufficient_data``; from
+            records of collectives alone ``hang``, ``straggler``, ``collectives_even`` where no rank
+            and no communicator stands out, or ``insufficient_data``.
         findings: root causes, the largest gain first.
         all_repaired_step_ns: mean step with all late ranks like their peers.
         roles: groups of alike ranks.
@@ -277,8 +386,9 @@ class JobDiagnosis(msgspec.Struct, frozen=True):
         outliers: ranks whose need is beyond the threshold, whatever it costs the job.
         heat_map: ranks x steps.
         fetch: captures to fetch next, five at most.
-        stuck: collectives that did not complete, from flight recorders.
+        stuck: collectives that did not complete, from flight recorders and logs.
         warnings: what was assumed or odd.
+        collective_logs: what logs of NCCL Inspector tell; null without them.
     """
 
     schema: str
@@ -295,3 +405,4 @@ class JobDiagnosis(msgspec.Struct, frozen=True):
     fetch: list[Fetch]
     stuck: list[Stuck] = []
     warnings: list[str] = []
+    collective_logs: CollectiveLogs | None = None

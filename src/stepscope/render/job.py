@@ -8,7 +8,14 @@ from stepscope.render.fitted import Column, fitted, name_column, wrapped
 from stepscope.render.text import clean, figure, percent, plural
 
 if TYPE_CHECKING:
-    from stepscope.jobs.job_result import HeatMap, JobDiagnosis, JobFinding, RankRow
+    from stepscope.jobs.job_result import (
+        CollectiveLogs,
+        HeatMap,
+        JobDiagnosis,
+        JobFinding,
+        LoggedRow,
+        RankRow,
+    )
 
 _SHADES: Final = " ·░▒▓█"
 _FIRST_SHADE: Final = 0.01
@@ -19,6 +26,7 @@ _STEPS: Final = 48
 _RANKS: Final = 10
 _GROUPS: Final = 8
 _MESSAGES: Final = 6
+_LOG_FINDINGS: Final = 6
 
 
 def job_text(found: JobDiagnosis, width: int | None) -> str:
@@ -30,14 +38,15 @@ def job_text(found: JobDiagnosis, width: int | None) -> str:
         lines.append("")
     for number, finding in enumerate(found.findings, 1):
         lines += [*_finding(number, finding, width), ""]
+    if found.collective_logs is not None:
+        lines += _logs(found.collective_logs, width)
     if not found.findings and found.ranks:
         lines += ["No rank stands out, and nothing that the ranks show by themselves costs the "
                   "job anything.", ""]  # fmt: skip
     if len(found.ranks) > 1:
         lines += [*_heat_map(found), ""]
         lines += [*_ranks(found, width), ""]
-    if found.communicators:
-        lines += [*_communicators(found, width), ""]
+    lines += _tables(found, width)
     if found.fetch and found.findings:
         lines.append("fetch next")
         for one in found.fetch:
@@ -45,15 +54,32 @@ def job_text(found: JobDiagnosis, width: int | None) -> str:
             text = f"rank {one.rank}{where}: {clean(one.why)}, step {one.step}"
             lines += wrapped(f"{text}: {clean(one.capture, 200)}", width, indent=2, hang=4)
         lines.append("")
-    notes = [clean(text, 400) for text in found.warnings]
+    for note in _notes(found):
+        lines += wrapped(f"· {note}", width, hang=2)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _tables(found: JobDiagnosis, width: int | None) -> list[str]:
+    lines = []
+    if found.communicators:
+        lines += [*_communicators(found, width), ""]
+    if found.collective_logs is not None and found.collective_logs.rows:
+        lines += [*_logged_rows(found.collective_logs, width), ""]
+    return lines
+
+
+def _notes(found: JobDiagnosis) -> list[str]:
+    notes = [clean(text, 400) for text in found.warnings[:_MESSAGES]]
+    if len(found.warnings) > _MESSAGES:
+        notes.append(f"and {len(found.warnings) - _MESSAGES} more such messages")
+    if found.collective_logs is not None:
+        notes += [clean(text, 600) for text in found.collective_logs.cannot_tell]
     notes += [
         f"left out: {clean(s.path, 200)}: {clean(s.reason, 300)}" for s in found.job.skipped[:8]
     ]
     if len(found.job.skipped) > 8:
         notes.append(f"and {len(found.job.skipped) - 8} more were left out")
-    for note in notes[: _MESSAGES + 9]:
-        lines += wrapped(f"· {note}", width, hang=2)
-    return "\n".join(lines).rstrip() + "\n"
+    return notes
 
 
 def _head(found: JobDiagnosis, width: int | None) -> list[str]:
@@ -69,8 +95,14 @@ def _head(found: JobDiagnosis, width: int | None) -> list[str]:
         if found.all_repaired_step_ns < 0.99 * step.mean:
             repaired = figure(found.all_repaired_step_ns, "ns")
             text += f"; with all late ranks like their peers {repaired}"
-    elif not job.nodes:
-        text = f"{found.verdict}: records of collectives of {plural(job.ranks, 'rank')}"
+    elif not found.ranks:
+        where = f" on {plural(job.nodes, 'node')}" if job.nodes else ""
+        text = f"{found.verdict}: records of collectives of {job.ranks}{whole} ranks{where}"
+        if found.collective_logs is not None:
+            logs = found.collective_logs
+            text += f", {plural(logs.operations, 'operation')} of " + plural(
+                logs.communicators, "communicator"
+            )
     return wrapped(text, width)
 
 
@@ -92,6 +124,61 @@ def _finding(number: int, finding: JobFinding, width: int | None) -> list[str]:
     for advice in finding.recommendations[:3]:
         lines += wrapped(f"- {clean(advice, 400)}", width, indent=3, hang=5)
     return lines
+
+
+def _logs(logs: CollectiveLogs, width: int | None) -> list[str]:
+    """What logs of NCCL Inspector tell, one paragraph a finding."""
+    lines = []
+    for finding in logs.findings[:_LOG_FINDINGS]:
+        lines += wrapped(f"- {clean(finding.message, 600)}", width, hang=2)
+        if finding.score is not None and finding.threshold is not None:
+            text = (
+                f"{finding.score:.1f} robust standard deviations from those alike, where "
+                f"{finding.threshold:.1f} count"
+            )
+            lines += wrapped(text, width, indent=2, hang=2)
+        for advice in finding.recommendations:
+            lines += wrapped(f"- {clean(advice, 400)}", width, indent=2, hang=4)
+        lines.append("")
+    if len(logs.findings) > _LOG_FINDINGS:
+        lines += [f"and {len(logs.findings) - _LOG_FINDINGS} more findings, in --format json", ""]
+    if not logs.findings and logs.rows:
+        lines += ["In the logs of NCCL Inspector no rank comes last beyond chance, and no "
+                  "communicator is slower than those alike.", ""]  # fmt: skip
+    return lines
+
+
+def _logged_rows(logs: CollectiveLogs, width: int | None) -> list[str]:
+    shown = logs.rows[:_GROUPS]
+    return [
+        f"logged collectives (the {len(shown)} with most time, of {len(logs.rows)})",
+        *fitted(
+            [
+                name_column("communicator", [row.name for row in shown], least=8, weight=1),
+                Column("ranks", [f"{row.ranks} of {row.size}" for row in shown]),
+                Column("operation", [clean(row.operation) for row in shown]),
+                Column("size", [figure(row.bytes, "bytes") for row in shown]),
+                Column("count", [f"{row.matched:,}" for row in shown]),
+                Column("transfer", [figure(row.transfer_ns, "ns") for row in shown]),
+                Column("waits", [figure(row.waiting_ns, "ns") for row in shown]),
+                Column("bus GB/s", [_bus(row.bus_gbs) for row in shown]),
+                Column("5 to 95 %", [_spread(row) for row in shown]),
+                name_column("last", [row.last for row in shown], least=4, weight=1),
+                Column("how often", [percent(row.last_share) for row in shown]),
+            ],
+            width,
+        ),
+    ]
+
+
+def _bus(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def _spread(row: LoggedRow) -> str:
+    if row.bus_low_gbs is None or row.bus_high_gbs is None:
+        return ""
+    return f"{row.bus_low_gbs:.1f}-{row.bus_high_gbs:.1f}"
 
 
 def _heat_map(found: JobDiagnosis) -> list[str]:

@@ -27,6 +27,7 @@ def job_page(found: JobDiagnosis) -> str:
         heat=_heat(found),
         ranks=rows[:_ROWS],
         time=lambda value: figure(value, "ns"),
+        size=lambda value: figure(value, "bytes"),
         percent=percent,
     )
 

@@ -19,7 +19,9 @@ def recipe_summary(result: RecipeResult, folder: Path) -> str:
     width = max((len(f.doc) for f in result.figures), default=0)
     lines += ["", *(f"  {clean(f.doc):{width}}  {shown_figure(f)}" for f in result.figures), ""]
     left_out = [i for i in result.inputs if i.rank is None]
-    lines += [f"left out: {clean(i.message, 300)}" for i in left_out[:_MOST_LEFT_OUT]]
+    for one in left_out[:_MOST_LEFT_OUT]:
+        name = "" if Path(one.path).name in one.message else f"{clean(one.path, 200)}: "
+        lines.append(f"left out: {name}{clean(one.message, 300)}")
     if len(left_out) > _MOST_LEFT_OUT:
         lines.append(f"and {len(left_out) - _MOST_LEFT_OUT:,} more, in recipe.json")
     lines += [f"note: {clean(note, 300)}" for note in result.notes[:_MOST_LEFT_OUT]]

@@ -107,7 +107,8 @@ def about(result: RecipeResult) -> list[str]:
     if lacking:
         facts.append(f"{plural(lacking, 'capture')} without what the recipe needs, left out")
     if broken:
-        facts.append(f"{plural(broken, 'capture')} could not be read and are NOT in the result")
+        are = "is" if broken == 1 else "are"
+        facts.append(f"{plural(broken, 'capture')} could not be read and {are} NOT in the result")
     if result.options:
         facts.append("options: " + ", ".join(f"{k}={v}" for k, v in result.options.items()))
     return facts

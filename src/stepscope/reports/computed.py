@@ -14,7 +14,6 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.communication import is_communication
-from stepscope.breakdown.explain import explain
 from stepscope.gaps.idle import KERNEL_GAP_NS
 from stepscope.intervals.distinct import common_values, distinct_values, with_inverse
 from stepscope.intervals.nesting import nest
@@ -233,6 +232,9 @@ def _priority_wait(ask: Ask, _: Trace) -> Columns:
 
 
 def _steady_step(_: Ask, trace: Trace) -> Columns:
+    # most reports ask for no steps, and what explains them takes a while to load
+    from stepscope.breakdown.explain import explain
+
     rows = [
         (place, gpu.gpu.process_id, gpu.gpu.device, start, end)
         for place, gpu in enumerate(explain(trace.frame, trace.meta))

@@ -19,6 +19,7 @@ from stepscope.jobs.engine.work import (
     perform_away,
 )
 from stepscope.trace.errors import StorageError, UsageError
+from stepscope.trace.text import JsonError, from_json
 
 _CONNECT_S: Final = 15
 _RETRIES: Final = 2
@@ -65,11 +66,7 @@ def _client(address: str, scheduler_file: str) -> Any:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what goes wrong is said once, below
     try:
         if scheduler_file:
-            if not Path(scheduler_file).is_file():
-                raise UsageError(
-                    f"{scheduler_file} does not exist; start dask scheduler --scheduler-file with "
-                    "it"
-                )
+            _check_scheduler_file(Path(scheduler_file))
             return client(scheduler_file=scheduler_file, timeout=_CONNECT_S, set_as_default=False)
         return client(address, timeout=_CONNECT_S, set_as_default=False)
     except (OSError, ValueError, TimeoutError) as error:
@@ -77,6 +74,23 @@ def _client(address: str, scheduler_file: str) -> Any:
             f"no Dask scheduler answers at {address or scheduler_file} "
             f"({' '.join(str(error).split())[:200]}); check the address, or leave --cluster out"
         ) from error
+
+
+def _check_scheduler_file(path: Path) -> None:
+    """Refuse a file of which Dask would only say that an assertion failed.
+
+    Raises:
+        UsageError: it is not there, or no scheduler wrote it to its end.
+    """
+    do = "start dask scheduler --scheduler-file with it"
+    if not path.is_file():
+        raise UsageError(f"{path} does not exist; {do}")
+    try:
+        held = from_json(path.read_bytes())
+    except (OSError, JsonError) as error:
+        raise UsageError(f"{path} cannot be read as a scheduler file: {error}; {do}") from error
+    if not isinstance(held, dict) or not isinstance(held.get("address"), str):
+        raise UsageError(f"{path} holds no address of a scheduler; {do}")
 
 
 def _collected(

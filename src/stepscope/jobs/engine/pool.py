@@ -6,6 +6,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import time
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -20,6 +21,12 @@ _LEAST_BYTES: Final = 1 << 30
 """Memory that a process is given at least: reading a capture takes some hundred MB."""
 _OF_INPUT: Final = 2
 """How many times the size of its input."""
+_SMALL_BYTES: Final = 32 << 20
+"""Inputs up to this size may be done by the process itself: they cannot take its memory."""
+_START_S: Final = 0.8
+"""What starting other processes takes, with the libraries that they load, s."""
+_FIRST: Final = 2
+"""Inputs that tell how long the others take; the first one loads libraries, too."""
 
 
 def size(inputs: Sequence[Item]) -> int:
@@ -81,6 +88,29 @@ def _serve(pipe: Connection) -> None:
             pipe.send(outcome)
         except OSError:
             return
+
+
+def perform_small(task: Task, works: list[Work], workers: int) -> Iterator[tuple[int, Outcome]]:
+    """(number, outcome) of the first inputs, as long as other processes would gain nothing.
+
+    Captures that were imported before answer in some hundredths of a second each: most jobs are
+    done before another process could begin. What was done is taken out of ``works``.
+
+    Args:
+        task: the task.
+        works: inputs.
+        workers: processes that would do the rest.
+    """
+    done, left, gained = 0, sum(item.bytes for _, item, _ in works), 0.0
+    while works and (done < _FIRST or gained < _START_S):
+        number, item, output = works[0]
+        if not 0 < item.bytes <= _SMALL_BYTES:
+            return
+        began = time.monotonic()
+        del works[0]
+        yield number, perform(task, item, output)
+        done, left = done + 1, left - item.bytes
+        gained = (time.monotonic() - began) / item.bytes * left * (1 - 1 / max(workers, 1))
 
 
 def perform_all(task: Task, works: Sequence[Work], workers: int) -> Iterator[tuple[int, Outcome]]:

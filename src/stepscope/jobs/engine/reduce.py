@@ -63,7 +63,10 @@ class Reduction:
         try:
             return action()
         except duckdb.IOException as error:
-            raise StorageError(f"cannot write the result: {_line(error)}; make room") from error
+            raise StorageError(
+                f"cannot read the answers or write the result: {_line(error)}; make room, then run "
+                "the same again"
+            ) from error
         except duckdb.Error as error:
             raise UsageError(f"the reduction failed: {_line(error)}") from error
 

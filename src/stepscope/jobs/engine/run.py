@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from stepscope.jobs.engine import cluster as dask
 from stepscope.jobs.engine import pool
 from stepscope.jobs.engine.work import DONE, NO_ROOM, Item, Outcome, Task
 from stepscope.trace import progress
 from stepscope.trace.errors import StorageError
+
+_MAGIC: Final = b"PAR1"
+"""What a Parquet file begins and ends with; before the end stands the length of its footer."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +35,30 @@ class Engine:
     def perform(self, task: Task, works: Sequence[pool.Work]) -> Iterator[tuple[int, Outcome]]:
         """(number, outcome) of every input, as they end."""
         if self.cluster or self.scheduler_file:
-            return dask.perform_all(task, works, self.cluster, self.scheduler_file)
-        workers = self.jobs or pool.size([item for _, item, _ in works])
-        return pool.perform_all(task, works, min(workers, len(works)))
+            yield from dask.perform_all(task, works, self.cluster, self.scheduler_file)
+            return
+        left = list(works)
+        workers = self.jobs or pool.size([item for _, item, _ in left])
+        if not self.jobs:
+            yield from pool.perform_small(task, left, workers)
+        yield from pool.perform_all(task, left, min(workers, len(left)))
+
+
+def _is_whole(file: Path) -> bool:
+    """Whether a result of an earlier run is there, and a Parquet file from begin to end.
+
+    A machine that lost power may have kept a file's name and not what it holds.
+    """
+    try:
+        with file.open("rb") as stream:
+            head = stream.read(4)
+            stream.seek(-8, os.SEEK_END)
+            tail = stream.read(8)
+            size = stream.tell()
+    except OSError:
+        return False
+    footer = int.from_bytes(tail[:4], "little")
+    return head == tail[4:] == _MAGIC and 0 < footer <= size - 12
 
 
 @dataclass(frozen=True)
@@ -72,7 +98,7 @@ def mapped(
             f"cannot write {folder}: {error.strerror}; choose another folder"
         ) from error
     files = [folder / f"{task.key(item)}.parquet" for item in items]
-    outcomes = [Outcome(DONE) if file.is_file() else None for file in files]
+    outcomes = [Outcome(DONE) if _is_whole(file) else None for file in files]
     reused = sum(outcome is not None for outcome in outcomes)
     works = [
         (number, item, files[number])

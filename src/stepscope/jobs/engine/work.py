@@ -23,7 +23,8 @@ LACKING: Final = "lacking"
 FAILED: Final = "failed"
 KILLED: Final = "killed"
 NO_ROOM: Final = "no_room"
-_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a disk, a quota or a limit on files that is used up."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ def perform(task: Task, item: Item, output: Path) -> Outcome:
         # an error may say of itself that nothing is wrong with the input
         state, message = getattr(error, "state", FAILED), str(error)
     except OSError as error:
-        full = error.errno in _FULL
+        full = error.errno in FULL
         state = NO_ROOM if full else FAILED
         message = f"{error.strerror or error}" + (f": {error.filename}" if error.filename else "")
         if full:
