@@ -458,6 +458,7 @@ export interface JobDiagnosis {
   fetch: Fetch[];
   stuck: Stuck[];
   warnings: string[];
+  collective_logs: CollectiveLogs | null;
 }
 
 export interface JobSummary {
@@ -563,6 +564,51 @@ export interface Stuck {
   since_ns: number;
   where: string;
   message: string;
+}
+
+export interface CollectiveLogs {
+  logs: number;
+  processes: number;
+  communicators: number;
+  operations: number;
+  findings: LogFinding[];
+  rows: LoggedRow[];
+  cannot_tell: string[];
+}
+
+export interface LogFinding {
+  kind: "ends_late" | "late_node" | "late_rank" | "slow_communicator" | "slow_pair";
+  ranks: number[];
+  members: string[];
+  node: string;
+  communicators: string[];
+  operation: string;
+  looked_at: number;
+  showing: number;
+  excess_ns: number;
+  share: number;
+  score: number | null;
+  threshold: number | null;
+  message: string;
+  recommendations: string[];
+}
+
+export interface LoggedRow {
+  communicator: string;
+  name: string;
+  ranks: number;
+  size: number;
+  nodes: number;
+  operation: string;
+  bytes: number;
+  matched: number;
+  transfer_ns: number;
+  waiting_ns: number;
+  bus_gbs: number | null;
+  bus_low_gbs: number | null;
+  bus_high_gbs: number | null;
+  last: string;
+  last_share: number;
 }
 
 export interface JobGrid {
