@@ -73,7 +73,9 @@ def unpacked(data: bytes) -> dict[str, bytes]:
         tempfile.TemporaryDirectory() as scratch,
         tarfile.open(fileobj=io.BytesIO(data)) as tar,
     ):
-        tar.extractall(scratch, filter="data")
+        # Python before 3.11.4 knows no filters
+        tar.extraction_filter = getattr(tarfile, "data_filter", None)
+        tar.extractall(scratch)
         return {
             str(file.relative_to(scratch)): file.read_bytes()
             for file in Path(scratch).rglob("*")

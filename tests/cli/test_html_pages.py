@@ -17,7 +17,7 @@ RECIPE = "recipe.html"  # holds scripts of ours; tests/jobs/test_recipes.py trie
 COUNTS = {"ranks": 1, "nodes": 1, "steps": 1, "world_size": 2}
 PAGES = {
     "job.html": {
-        "title": EVIL, "time": str, "percent": str,
+        "title": EVIL, "time": str, "percent": str, "size": str,
         "found": {
             "job": {**COUNTS, "skipped": [{"path": EVIL, "reason": EVIL}]},
             "step_ns": {"mean": 1, "median": 1, "p95": 1}, "all_repaired_step_ns": 1,
@@ -28,7 +28,13 @@ PAGES = {
             "fetch": [{"rank": 1, "hostname": EVIL, "why": EVIL, "step": 1, "capture": EVIL}],
             "communicators": [{"name": EVIL, "use": EVIL, "members": 1, "size": 2, "operations": 1,
                                "transfer_ns": 1, "skew_ns": 1, "last_rank": 1, "last_share": 1}],
-            "warnings": [EVIL],
+            "warnings": [EVIL], "ranks": [{"rank": 1}],
+            "collective_logs": {
+                "findings": [{"message": EVIL, "recommendations": [EVIL]}], "cannot_tell": [EVIL],
+                "rows": [{"name": EVIL, "ranks": 1, "size": 1, "operation": EVIL, "bytes": 1,
+                          "matched": 1, "transfer_ns": 1, "waiting_ns": 1, "bus_gbs": 1.0,
+                          "bus_low_gbs": 1.0, "bus_high_gbs": 1.0, "last": EVIL,
+                          "last_share": 1}]},
         },
         "heat": {"width": 9, "height": 9, "left": 1, "wide": 1, "tall": 1,
                  "labels": [{"y": 1, "text": EVIL}],

@@ -259,7 +259,7 @@ def test_what_is_shown_as_a_job(captures: list[Path], tmp_path: Path) -> None:
 def test_records_of_a_flight_recorder_have_no_timeline(tmp_path: Path) -> None:
     dump = {"version": "2.5", "rank": 0, "world_size": 2, "pg_config": {}, "entries": []}
     (tmp_path / "trace_0.json").write_text(json.dumps(dump))
-    with pytest.raises(UsageError, match="stepscope job PATH says which collective hangs"):
+    with pytest.raises(UsageError, match="stepscope job PATH says what they tell"):
         JobPage([tmp_path / "trace_0.json"])
 
 

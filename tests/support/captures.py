@@ -59,7 +59,9 @@ def _unpacked(packed: Path, target: Path) -> Path:
     partial = target.with_suffix(".part")
     if target.suffix == ".tar":
         with tarfile.open(packed) as archive:
-            archive.extractall(partial, filter="data")
+            # Python before 3.11.4 knows no filters
+            archive.extraction_filter = getattr(tarfile, "data_filter", None)
+            archive.extractall(partial)
     else:
         with lzma.open(packed) as source, partial.open("wb") as sink:
             shutil.copyfileobj(source, sink)

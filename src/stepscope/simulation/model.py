@@ -619,11 +619,14 @@ def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float
 
 
 def _range(expected: float, others: Sequence[float], error: float) -> tuple[float, float]:
-    """The ends around an expected value whose independent deviations are given one by one."""
+    """The ends around an expected value whose independent deviations are given one by one.
+
+    However uncertain, a program keeps half of what the shortest of them leaves.
+    """
     below = sum(max(expected - other, 0.0) ** 2 for other in others)
     above = sum(max(other - expected, 0.0) ** 2 for other in others)
     return (
-        max(expected - math.sqrt(below + error**2), 0.0),
+        max(expected - math.sqrt(below + error**2), 0.5 * min([expected, *others])),
         expected + math.sqrt(above + error**2),
     )
 

@@ -22,6 +22,7 @@ from stepscope.trace.errors import StorageError, UsageError
 from stepscope.trace.text import JsonError, from_json
 
 _CONNECT_S: Final = 15
+_ANSWER_S: Final = 5
 _RETRIES: Final = 2
 _GONE = (
     "what was done is kept, so the same command goes on from there, without --cluster on this "
@@ -98,19 +99,33 @@ def _collected(
 ) -> Iterator[tuple[int, Outcome]]:
     dask = import_module("distributed")
     futures: dict[Any, Work] = {}
-    for work in works:
+    tries: dict[int, int] = {}
+
+    def submitted(work: Work) -> Any:
         future = client.submit(perform_away, task, work[1], pure=False, retries=_RETRIES)
         futures[future] = work
-    left = len(futures)
+        tries[work[0]] = tries.get(work[0], 0) + 1
+        return future
+
+    left = len(works)
     try:
-        for future in dask.as_completed(list(futures), loop=client.loop):
-            number, _, output = futures.pop(future)
-            if future.status in ("cancelled", "lost"):
-                raise _gone(where, left)
+        waiting = dask.as_completed([submitted(work) for work in works], loop=client.loop)
+        for future in waiting:
+            work = futures.pop(future)
+            number, _, output = work
             if future.status == "error":
                 yield number, _failure(future.exception())
             else:
-                outcome, content = future.result()
+                try:
+                    if future.status in ("cancelled", "lost"):
+                        raise dask.CancelledError
+                    outcome, content = future.result()
+                except (dask.CancelledError, OSError, TimeoutError):
+                    # the worker that had done it died before the answer was fetched
+                    if tries[number] > _RETRIES or not _answers(client):
+                        raise
+                    waiting.add(submitted(work))
+                    continue
                 yield number, _kept(outcome, content, output)
             future.release()
             left -= 1
@@ -118,6 +133,17 @@ def _collected(
         if isinstance(error, OSError) and error.filename is not None:
             raise
         raise _gone(where, left) from error
+
+
+def _answers(client: Any) -> bool:
+    """Whether the scheduler is still there."""
+    try:
+        if client.status != "running":
+            return False
+        client.sync(client.scheduler.identity, callback_timeout=_ANSWER_S)
+    except Exception:  # whatever Dask raises: it says nothing
+        return False
+    return True
 
 
 def _gone(where: str, left: int) -> StorageError:
