@@ -218,7 +218,11 @@ def _slow_links(matched: Matched, found: Links, times: Times, needs: Needs) -> l
     devices = shared_by(matched, slow)
     members = sorted({d for k in slow.tolist() for d, _ in matched.channels[k].members})
     usual = found.transfer_ns[slow] / found.ratio[slow]
-    more = float((found.transfer_ns[slow] - usual).max())
+    # a rank that belongs to several slow ones waits for the transfers of each
+    more_of = np.zeros(times.parts.wall.shape[1])
+    for k, more_ns in zip(slow.tolist(), (found.transfer_ns[slow] - usual).tolist(), strict=True):
+        more_of[sorted({d for d, _ in matched.channels[k].members})] += more_ns
+    more = float(more_of.max())
     uncovered = float(times.parts.transfer[:, members].mean(axis=0).max())
     others = np.delete(np.arange(times.parts.wall.shape[1]), members)
     covered = float(np.median(times.parts.transfer[:, others].mean(axis=0))) if len(others) else 0.0

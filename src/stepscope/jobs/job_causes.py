@@ -33,6 +33,7 @@ _LEAST: Final = {"straggler": 0.05, "load_imbalance": 0.05, "pipeline_bubble": 0
 
 _FOLD_BELOW_SHARE, _FOLD_BELOW_FIRST = 0.08, 0.2
 _PART_OF_IT: Final = 0.1
+_LITTLE: Final = 0.5
 _MORE: Final = 1.25
 _NAMED_THEMSELVES: Final = frozenset({"checkpoint_stall"})
 _BY_KIND: Final = {"exchange": "context_parallel", "all_to_all": "expert_parallel"}
@@ -74,6 +75,12 @@ class Seen:
     communicators: list[int] = field(default_factory=list)
     of_program: bool = True
     texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def cost_ns(self) -> float:
+        """What it costs, ns a step: its gain where that is far from the time, as of captures."""
+        far = self.gain_ns < _LITTLE * self.time_ns or self.gain_ns > _MORE * self.time_ns
+        return self.gain_ns if far and self.cause != INSUFFICIENT else self.time_ns
 
 
 @dataclass(frozen=True)
@@ -311,7 +318,7 @@ def shared(digests: Sequence[Digest], times: Times, need: AnyArray) -> list[Seen
         sure = columns["sure_gain_ns"][worst]
         own_gain = float(digests[worst].facts["step_ns"]) - columns["predicted_ns"][worst]
         of_program = bool(digests[worst].lists["findings"]["of_program"][rows[worst]])
-        if not of_program:  # who records no rank records none
+        if not of_program or len(digests) == 1:  # who records no rank records none
             gain = max(own_gain, 0.0)
         seen = Seen(
             cause=cause,

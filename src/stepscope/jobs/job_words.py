@@ -94,8 +94,8 @@ def finding(
         ranks=ranks,
         place=place,
         communicators=communicators,
-        time_ns_per_step=round(seen.time_ns),
-        share_of_step=round(seen.time_ns / step, 4) if step else 0.0,
+        time_ns_per_step=round(seen.cost_ns),
+        share_of_step=round(seen.cost_ns / step, 4) if step else 0.0,
         predicted_step_ns=round(step - seen.gain_ns),
         prediction_low_ns=round(step - max(high, seen.gain_ns)),
         prediction_high_ns=round(step - min(low, seen.gain_ns)),
@@ -167,7 +167,7 @@ def _text(seen: Seen, ranks: list[int], n: int, step: float) -> str:
     who = "all ranks" if len(ranks) == n else ranks_text(ranks)
     if seen.cause == "insufficient_data":
         return f"the capture of {who} lacks what an answer needs: {title}"
-    costs = f"{shown(round(seen.time_ns), 'ns')} of each {shown(round(step), 'ns')} step"
+    costs = f"{shown(round(seen.cost_ns), 'ns')} of each {shown(round(step), 'ns')} step"
     return f"{title} takes {costs} on {who}"
 
 
