@@ -13,7 +13,7 @@ from tests.support.build import AUTOGRAD, Build
 from stepscope.activity.locations import Where
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.kernels.attribution import plain_range_name, stack_of
-from stepscope.kernels.view import PHASES
+from stepscope.kernels.kernels import PHASES
 from stepscope.trace.frame import Frame
 
 Ints = npt.NDArray[np.int64]

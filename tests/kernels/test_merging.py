@@ -15,9 +15,9 @@ from stepscope.kernels.attention import (
     RATE_WIDE,
     UnfusedAttention,
 )
+from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.merging import ISSUED, SPECIAL_SHARE, merged, whole_reductions, work_of
 from stepscope.kernels.precision import ACHIEVED, in_precision
-from stepscope.kernels.view import Kernels
 
 STEPS = 4
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from stepscope.kernels.views import GROUPINGS, KERNELS_VIEW, operators_view
+from stepscope.kernels.statements import GROUPINGS, KERNELS_VIEW, operators_view
 from stepscope.sql.engine import Engine
 
 STEP = pa.table({"steady": [True, True], "wall_ns": [1000, 1000]})

@@ -12,7 +12,7 @@ from tests.support.build import Build
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
-from stepscope.kernels.views import GROUPINGS as OF_OPERATORS
+from stepscope.kernels.statements import GROUPINGS as OF_OPERATORS
 from stepscope.timeline.tables import Window, Work
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import Frame

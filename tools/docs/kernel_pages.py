@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.kernels import attention, efficiency, fusion, merging, precision, view
+from stepscope.kernels import attention, efficiency, fusion, merging, precision, kernels
 from stepscope.kernels.categories import CATEGORIES, MATHS
 from stepscope.kernels.ceilings import GEMMS
 from tools.docs.markdown import code, constants, prose, table

@@ -264,7 +264,7 @@ class Job:
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.kernels.views import KERNELS_VIEW
+        from stepscope.kernels.statements import KERNELS_VIEW
 
         return self.query(KERNELS_VIEW)
 
@@ -277,7 +277,7 @@ class Job:
         Raises:
             InputError: a trace holds no GPU work.
         """
-        from stepscope.kernels.views import operators_view
+        from stepscope.kernels.statements import operators_view
 
         if not by:
             known = any(trace.rows("operator") for trace in self.traces)

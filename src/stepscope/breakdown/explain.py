@@ -35,7 +35,7 @@ from stepscope.gaps.waiting import Waiting, host_waiting
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.kernels.ceilings import Ceilings
 from stepscope.kernels.findings import Findings
-from stepscope.kernels.view import Kernels
+from stepscope.kernels.kernels import Kernels
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload, workload
 from stepscope.steps.model import (

@@ -24,7 +24,7 @@ from stepscope.intervals import overlap_per_window
 from stepscope.intervals.distinct import distinct_values, with_first_and_inverse, with_inverse
 from stepscope.jobs.view import Device, JobView
 from stepscope.kernels.attribution import ENGINE, plain_range_name
-from stepscope.kernels.view import CATEGORY_NAMES
+from stepscope.kernels.kernels import CATEGORY_NAMES
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 _LAUNCH = re.compile(r"Launch(Cooperative)?Kernel|GraphLaunch")

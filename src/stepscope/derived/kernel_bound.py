@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from stepscope.derived import DEVICE, DerivedTable, of_device
 from stepscope.derived.kernel_category import coded_text
 from stepscope.jobs.view import JobView
-from stepscope.kernels.view import CATEGORY_NAMES
+from stepscope.kernels.kernels import CATEGORY_NAMES
 from stepscope.operators.bounds import kernel_bounds
 
 if TYPE_CHECKING:

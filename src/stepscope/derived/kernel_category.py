@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.derived import DEVICE, DerivedTable, of_device
 from stepscope.jobs.view import Device, JobView
 from stepscope.kernels.attribution import ENGINE, MODULE_PREFIX, plain_range_name
-from stepscope.kernels.view import CATEGORY_NAMES, MATH_NAMES, PHASES
+from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES
 from stepscope.trace.frame import Frame, IntArray
 
 if TYPE_CHECKING:

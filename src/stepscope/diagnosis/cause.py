@@ -13,7 +13,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis.result import Location
 from stepscope.gaps.idle import CAUSES as IDLE_CAUSES
 from stepscope.jobs.view import Device, JobView
-from stepscope.kernels.view import Repair
+from stepscope.kernels.kernels import Repair
 from stepscope.simulation import Change
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit

@@ -8,7 +8,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.profiler_overhead_figures import uncertain_overhead_ns
-from stepscope.kernels.view import Repair
+from stepscope.kernels.kernels import Repair
 from stepscope.simulation import CallCompiled, Change, FuseOps, RemoveOps, ScaleOps
 
 Bound = Literal["low", "expected", "high"]

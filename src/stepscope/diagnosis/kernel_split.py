@@ -14,7 +14,7 @@ from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evalua
 from stepscope.diagnosis.result import Evidence, KernelCategory, KernelSplit, StepBound
 from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.fusion import WAITING
-from stepscope.kernels.view import CATEGORY_NAMES
+from stepscope.kernels.kernels import CATEGORY_NAMES
 from stepscope.operators.bounds import KernelBounds, kernel_bounds
 from stepscope.operators.roofline import function_name
 from stepscope.trace.units import Unit, percent

@@ -26,7 +26,7 @@ from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import Finding, Severity
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
-from stepscope.kernels.view import Repair
+from stepscope.kernels.kernels import Repair
 from stepscope.operators.bounds import own_time_ns
 from stepscope.simulation import Change, Free, Simulation
 from stepscope.simulation.settings.base import Edit

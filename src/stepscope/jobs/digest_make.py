@@ -30,7 +30,7 @@ from stepscope.jobs.digest import (
     Digest,
 )
 from stepscope.jobs.view import Device, JobView
-from stepscope.kernels.view import CATEGORY_NAMES
+from stepscope.kernels.kernels import CATEGORY_NAMES
 from stepscope.trace.frame import AnyArray, IntArray
 
 Rows = list[dict[str, Any]]

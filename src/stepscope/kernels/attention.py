@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import among
-from stepscope.kernels.view import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair, scaled
+from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair, scaled
 from stepscope.trace.frame import BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
-from stepscope.kernels.view import MATH_NAMES, Kernels, Repair
+from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FAR_BELOW = 0.25

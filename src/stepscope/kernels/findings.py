@@ -20,9 +20,9 @@ from stepscope.kernels.fusion import (
     taken_rows,
     unfused_optimizer,
 )
+from stepscope.kernels.kernels import Kernels, Repair
 from stepscope.kernels.precision import LowPrecision, low_precision
 from stepscope.kernels.runs import short_runs, together
-from stepscope.kernels.view import Kernels, Repair
 from stepscope.trace.frame import BoolArray
 
 

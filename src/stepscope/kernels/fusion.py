@@ -11,8 +11,7 @@ import numpy as np
 
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals.distinct import among, with_counts, with_inverse
-from stepscope.kernels.runs import compiled, merged_repair
-from stepscope.kernels.view import (
+from stepscope.kernels.kernels import (
     CATEGORY_NAMES,
     LAYOUT_CHANGE,
     UPDATE_RUN,
@@ -20,6 +19,7 @@ from stepscope.kernels.view import (
     Repair,
     scaled,
 )
+from stepscope.kernels.runs import compiled, merged_repair
 from stepscope.trace.frame import BoolArray, IntArray
 
 CHAIN = 4

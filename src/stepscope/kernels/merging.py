@@ -30,7 +30,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.kernels.view import PHASES, Kernels
+from stepscope.kernels.kernels import PHASES, Kernels
 from stepscope.trace.frame import BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]

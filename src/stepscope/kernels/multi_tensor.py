@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_values
-from stepscope.kernels.view import Kernels, Repair
+from stepscope.kernels.kernels import Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 _ARGUMENTS: Final = re.compile(

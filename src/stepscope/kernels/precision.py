@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from stepscope.kernels.ceilings import Peaks
 from stepscope.kernels.efficiency import product_work
-from stepscope.kernels.view import MATH_NAMES, Kernels, Repair
+from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
 from stepscope.trace.frame import IntArray
 
 FloatArray = npt.NDArray[np.float64]

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among
+from stepscope.kernels.kernels import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
 from stepscope.kernels.merging import merged
-from stepscope.kernels.view import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
 from stepscope.trace.frame import BoolArray, IntArray
 
 COMPILED: Final = (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.activity.device import Reader
-from stepscope.kernels.view import Kernels
+from stepscope.kernels.kernels import Kernels
 from stepscope.operators.roofline import operator_groups
 from stepscope.trace.frame import BoolArray, IntArray
 

@@ -33,7 +33,7 @@ from stepscope.intervals import complement, nest, overlap_per_window, subtract, 
 from stepscope.intervals.algebra import Intervals, intersect
 from stepscope.jobs.view import Device, JobView
 from stepscope.kernels.attribution import stack_of
-from stepscope.kernels.view import PHASES as KERNEL_PHASES
+from stepscope.kernels.kernels import PHASES as KERNEL_PHASES
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 SCHEMA: Final = "stepscope.phases/1"

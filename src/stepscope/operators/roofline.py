@@ -20,7 +20,7 @@ from stepscope.intervals.distinct import among, distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
-from stepscope.kernels.view import MATH_NAMES, Kernels
+from stepscope.kernels.kernels import MATH_NAMES, Kernels
 from stepscope.operators.flops import Work, work_of_call, works_of
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 

@@ -7,7 +7,7 @@ import numpy as np
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure, located
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.intervals.distinct import distinct_values
-from stepscope.kernels.view import CATEGORY_NAMES
+from stepscope.kernels.kernels import CATEGORY_NAMES
 
 _ID = "small_kernels"
 

@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
-from stepscope.kernels.view import Kernels
+from stepscope.kernels.kernels import Kernels
 from stepscope.operators.roofline import OperatorGroup, operator_groups
 from stepscope.trace.frame import BoolArray, IntArray
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
-from stepscope.kernels.view import scaled
+from stepscope.kernels.kernels import scaled
 from stepscope.simulation.settings.batch import Batch
 from stepscope.trace.frame import BoolArray
 

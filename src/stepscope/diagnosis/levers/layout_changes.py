@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.lever import Found, Lever, changed
-from stepscope.kernels.view import LAYOUT_CHANGE
+from stepscope.kernels.kernels import LAYOUT_CHANGE
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "layout_changes"

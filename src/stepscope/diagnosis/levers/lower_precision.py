@@ -10,8 +10,8 @@ import numpy as np
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
 from stepscope.kernels.efficiency import product_elements
+from stepscope.kernels.kernels import MATH_NAMES, PHASES, Kernels
 from stepscope.kernels.precision import FloatArray, in_precision
-from stepscope.kernels.view import MATH_NAMES, PHASES, Kernels
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "lower_precision"

@@ -14,7 +14,7 @@ import numpy as np
 
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.breakdown.explain import Explanation
-from stepscope.kernels.view import Kernels
+from stepscope.kernels.kernels import Kernels
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.program import LAUNCH, MARK, C
 from stepscope.simulation.setting import SettingChange, Validity

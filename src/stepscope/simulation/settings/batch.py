@@ -12,7 +12,7 @@ import numpy.typing as npt
 from stepscope.activity import host
 from stepscope.collectives import kinds
 from stepscope.intervals.distinct import among
-from stepscope.kernels.view import MATH_NAMES
+from stepscope.kernels.kernels import MATH_NAMES
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.program import C
 from stepscope.simulation.setting import Validity

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.breakdown.explain import Explanation
-from stepscope.kernels.view import CATEGORY_NAMES
+from stepscope.kernels.kernels import CATEGORY_NAMES
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, rescaled, setting_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stepscope.kernels.kernels import Repair
 from stepscope.kernels.multi_tensor import fused_update
-from stepscope.kernels.view import Repair
 from stepscope.simulation.changes import Bound, RemoveOps, ScaleOps, Subject, change_ops
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from stepscope.kernels.view import MATH_NAMES
+from stepscope.kernels.kernels import MATH_NAMES
 from stepscope.operators.bounds import kernel_bounds
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.program import C

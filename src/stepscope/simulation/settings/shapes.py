@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.multi_tensor import one_pass_ns
-from stepscope.kernels.view import Kernels
 from stepscope.operators.flops import ITEM_BYTES
 from stepscope.trace.frame import BoolArray, IntArray
 

@@ -19,7 +19,7 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import distinct_values
-from stepscope.kernels.view import PHASES
+from stepscope.kernels.kernels import PHASES
 from stepscope.timeline.classes import CLASSES, CODE, Codes, gpu_codes
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
