@@ -1,15 +1,17 @@
 """Diagnoses made-up jobs of 64, 256 and 1024 ranks: 20 with a planted straggler, 20 healthy ones.
 
-usage: python3 benchmarks/jobs.py [FOLDER_OF_DIGESTS...]
+usage: python3 benchmarks/jobs.py [--seed NUMBER] [FOLDER_OF_DIGESTS...]
 
 Jobs are made from real ranks (``tests/support/digest_jobs.py`` says how): those in
 ``tests/data/digests``, and the folders given, each a family of ranks of one job that were healthy.
-Prints one JSON line a job, then the score: planted stragglers found with rank and reason, alarms on
-healthy jobs, and how CPU time and memory grow with the ranks when files are read and diagnosed.
+``--seed`` draws other jobs. Prints one JSON line a job, then the score: planted stragglers found
+with rank and reason, alarms on healthy jobs, and how CPU time and memory grow with the ranks when
+files are read and diagnosed.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import resource
 import shutil
@@ -49,7 +51,7 @@ def families(folders: list[str]) -> list[list[Digest]]:
     ]
 
 
-def jobs() -> Iterator[tuple[int, Shape, Plant | None]]:
+def jobs(first: int) -> Iterator[tuple[int, Shape, Plant | None]]:
     """Seed, shape and plant of each job: four of each plant, and as many healthy ones."""
     for number in range(4 * len(PLANTS)):
         kind = PLANTS[number % len(PLANTS)]
@@ -57,16 +59,21 @@ def jobs() -> Iterator[tuple[int, Shape, Plant | None]]:
         # with one communicator of all ranks nothing tells whose link is slow
         layout = "hsdp" if kind == "slow_link" else LAYOUTS[number // 2 % 3]
         amount = AMOUNTS[number // len(PLANTS)]
-        yield number, Shape(size, layout), Plant(kind, (7 * number + 3) % size, amount)
+        rank = (7 * (first + number) + 3) % size
+        yield first + number, Shape(size, layout), Plant(kind, rank, amount)
     for number in range(20):
-        yield 100 + number, Shape(SIZES[number % 3], LAYOUTS[number // 3 % 3]), None
+        yield first + 100 + number, Shape(SIZES[number % 3], LAYOUTS[number // 3 % 3]), None
 
 
-def main(folders: list[str]) -> None:
+def main() -> None:
     """Run all and print the score."""
-    known = families(folders)
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("folders", nargs="*")
+    asked = parser.parse_args()
+    known = families(asked.folders)
     found = alarms = 0
-    for seed, shape, plant in jobs():
+    for seed, shape, plant in jobs(asked.seed):
         digests = made(known[seed % len(known)], shape, seed, plant)
         result = diagnose_job(digests)
         late = [f for f in result.findings if f.reason]
@@ -108,4 +115,4 @@ def grow(family: list[Digest]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -27,7 +27,7 @@ from stepscope.simulation import (
     ScaleOps,
     Simulation,
 )
-from stepscope.simulation.changes import COMPILED_CALL_NS, COMPILED_MODEL_NS
+from stepscope.simulation.changes import COMPILED_CALL_NS, COMPILED_WHOLE_NS
 from stepscope.simulation.engine import replay
 from stepscope.simulation.pace import LOADED
 from stepscope.simulation.ranks import unhindered
@@ -283,7 +283,7 @@ def test_compiled_code_costs_the_host_a_call_for_each_part_and_a_model_at_most(t
 
     s = simulation(steps(Build(), 1_100, step).trace(tmp_path))
     ops = s.subjects[0].gpu.ops["id"].tolist()
-    for few, a_step in ((2, 2 * COMPILED_CALL_NS["expected"]), (20, COMPILED_MODEL_NS["expected"])):
+    for few, a_step in ((2, 2 * COMPILED_CALL_NS["expected"]), (20, COMPILED_WHOLE_NS["expected"])):
         chosen = tuple(op for n, op in enumerate(ops) if n % 20 < few)
         (after,) = s.changed([CallCompiled(chosen)])
         more = int(after.program.work_ns.sum() - s.subjects[0].program.work_ns.sum())
