@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.activity import names as words
-from stepscope.kernels import view
+from stepscope.kernels import kernels
 from stepscope.trace.frame import Frame
 
 PREDICATES = (
@@ -20,9 +20,9 @@ PREDICATES = (
     words.is_checkpoint_range,
     words.is_compile_range,
     words.holds_a_step,
-    view._is_optimizer,
-    view._is_backward,
-    view._is_backward_operator,
+    kernels._is_optimizer,
+    kernels._is_backward,
+    kernels._is_backward_operator,
 )
 PARTS = ["step", "iter", "batch", "data", "load", "Optimizer.step#", "backward", "Backward", "opt"]
 PARTS += ["ProfilerStep#", "epoch", "ckpt", "save", "_", " ", "#", ".", "a", "autograd::engine"]

@@ -76,8 +76,8 @@ more (``pace.BETWEEN_RUNS``) and widens the range by as much as it moves the ste
 
 OF_THE_GAIN: Final = 0.1
 """Part of a predicted gain that the replay itself leaves open: what is repaired is never all that
-the repair changes. With it nine of ten ranges of the exam's development half hold where its turns
-agree; without, eight."""
+the repair changes. At most half of what then remains. With it nine of ten ranges of the exam's
+development half hold where its turns agree; without, eight."""
 
 WORTH_A_WORD: Final = 0.005
 """A replay that is slower than the measured steps by more is explained where it can be."""
@@ -402,7 +402,7 @@ class Simulation:
             deviating.append(max(expected, 1.0))
         off = max(abs(self.replay_error), abs(self.settled_error))
         error = math.hypot(off, RUN_TO_RUN if changes else 0.0)
-        left_open = OF_THE_GAIN * max(1.0 - expected, 0.0)
+        left_open = min(OF_THE_GAIN * max(1.0 - expected, 0.0), expected / 2)
         low, high = _range(expected, deviating, math.hypot(expected * error, left_open))
         return Prediction(
             step_ns=round(measured * expected),
