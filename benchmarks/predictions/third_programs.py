@@ -37,8 +37,8 @@ def llama(width: int = 768, layers: int = 8, attention: str = "sdpa") -> nn.Modu
         hidden_size=width,
         intermediate_size=size(2048, 128),
         num_hidden_layers=size(layers, 2),
-        num_attention_heads=size(12, 2),
-        num_key_value_heads=size(4, 2),
+        num_attention_heads=width // size(64, 32),
+        num_key_value_heads=width // size(128, 32),
         use_cache=False,
         attn_implementation=attention,
     )
@@ -136,8 +136,8 @@ def bert_reads_metrics(repaired: bool) -> Running:
             sums.add_(torch.stack([out.loss.detach().float(), right]))
         else:
             told.extend([out.loss.item(), right.item()])
-            for i in range(4):  # recall of each class
-                told.append(((out.logits.argmax(-1) == i) & (given[1] == i)).sum().item())
+            best = out.logits.argmax(-1)  # recall of each class
+            told.extend(((best == i) & (given[1] == i)).sum().item() for i in range(4))
         return out.loss
 
     return training(bert(), fixed(batch), loss_of)
