@@ -109,6 +109,12 @@ def main() -> NoReturn:
             _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
         if os.environ.get("STEPSCOPE_DEBUG"):
             raise
+        if isinstance(error, ModuleNotFoundError) and (package := _package(error)):
+            _fail(
+                f"the Python package {package} is missing; install Stepscope together with what it "
+                "needs: pip install stepscope",
+                2,
+            )
         _fail(
             f"internal error, a bug in Stepscope: {type(error).__name__}: {error}; "
             "STEPSCOPE_DEBUG=1 shows where",
@@ -118,6 +124,12 @@ def main() -> NoReturn:
     if "duckdb" not in sys.modules:  # it would report what is not collected as leaked
         gc.freeze()  # the last search for garbage takes longer than a small report
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    """The package of others that could not be found; empty where it is a module of our own."""
+    package = (error.name or "").partition(".")[0]
+    return "" if package == "stepscope" else package
 
 
 def _lacks_memory(error: BaseException | None) -> bool:
