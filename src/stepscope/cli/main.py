@@ -120,7 +120,7 @@ def _answer_unexpected(error: Exception) -> None:
         raise error
     if isinstance(error, ModuleNotFoundError) and (package := _package(error)):
         _fail(
-            f"the Python package {package} is missing; install Stepscope anew, together with "
+            f"the Python package {package} is missing; install Stepscope again, together with "
             "what it needs",
             2,
         )
