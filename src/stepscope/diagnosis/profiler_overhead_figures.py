@@ -74,7 +74,10 @@ def measured_figures(case: Case) -> list[Figure]:
     if case.explanation.measured is None:
         return []
 
-    timed = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
+    unrecorded = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
+    after = "start_ns >= (SELECT max(end_ns) FROM step WHERE steady AND {gpu})"
+    # those after the recording, where there are any
+    timed = f"{unrecorded} AND ({after} OR NOT EXISTS (SELECT 1 {unrecorded} AND {after}))"
     steady = "FROM step WHERE steady AND {gpu}"
     cost = f"(SELECT avg(wall_ns) {steady}) - sum(end_ns - start_ns) / sum(steps)"
     spread = f"(SELECT coalesce(stddev_samp(wall_ns), 0) {steady})"

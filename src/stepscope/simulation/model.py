@@ -14,7 +14,9 @@ import numpy as np
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
 from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.recurrence import long_run
 from stepscope.gaps.idle import CAUSES
+from stepscope.gaps.profiler_overhead import DEVIATIONS, MeasuredCost
 from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace, ranks
@@ -559,12 +561,7 @@ class Simulation:
             estimated = {bound: by_part * part for bound, part in PROFILED.items()}
         if e.measured is None or self._paced_by_input(self.subjects):
             return estimated
-        cost: dict[Bound, float] = {
-            "low": e.measured.high_ns / e.step_ns,
-            "expected": e.measured.cost_ns / e.step_ns,
-            "high": e.measured.low_ns / e.step_ns,
-        }
-        return measured_factor(self.subjects, cost, estimated)
+        return measured_factor(self.subjects, _measured_part(e, e.measured), estimated)
 
     def _spare_ns(self) -> list[float]:
         """What the capturing tool may have added to each host's launches at most, ns per step."""
@@ -597,6 +594,26 @@ class Simulation:
         done: the measured step is then shorter than the host's.
         """
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
+
+
+def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float | None]:
+    """What recording costs by steps that were timed without it, over the recorded step.
+
+    Where some steps are odd, those that were not recorded held one more or less of them than a mean
+    step of the run does: they then bound the cost, and do not tell it.
+    """
+    run = long_run(e)
+    if not run.odd_ns:
+        return {
+            "low": measured.high_ns / e.step_ns,
+            "expected": measured.cost_ns / e.step_ns,
+            "high": measured.low_ns / e.step_ns,
+        }
+    cost = run.step_ns - measured.unrecorded_ns
+    steps = 1 / e.n_steady + 1 / measured.unrecorded_steps
+    by_chance = run.odd_ns / measured.unrecorded_steps
+    error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance)
+    return {"low": (cost + error) / e.step_ns, "expected": None, "high": (cost - error) / e.step_ns}
 
 
 def _turn(change: Change) -> int:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, chance_of, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.breakdown.recurrence import of_events
 from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE
 
 _ID = "checkpoint_stall"
@@ -70,7 +71,8 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=figures,
         where=case.place(_ID),
-        chance=chance_of(len(stalls)),
+        rare=of_events(e, stalls.start_ns, stalls.end_ns),
+        work_ns=case.idle_ns(_ID),
         next_capture=(
             None
             if NAMED in stalls.evidence
