@@ -21,7 +21,6 @@ from stepscope.simulation.program import (
     C,
     Program,
     own_work,
-    pinned_bandwidth,
 )
 from stepscope.simulation.setting import SettingChange
 from stepscope.trace.frame import BoolArray, IntArray
@@ -549,19 +548,25 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
 
 
 def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
-    """Blocking copies become pinned and asynchronous, on a stream of their own."""
+    """Blocking copies become pinned and asynchronous.
+
+    They stay in the order of their stream, where ``non_blocking=True`` leaves them; on a stream of
+    their own (low) they run beside the kernels. Where the capture does not show how fast pinned
+    copies are, they may be half as fast (high).
+    """
     program, gpu = subject.program, subject.gpu
     ops = gpu.ops
     copies = program.blocks & (program.wait_cause == C["blocking_copy"])
     row = np.maximum(program.op, 0)
-    duration = _pinned_ns(subject, copies)
+    slower = 2.0 if bound == "high" and not program.pinned_shown else 1.0
+    duration = _pinned_ns(subject, copies, slower)
     work = own_work(program)
     work[:, C["blocking_copy"]] = 0
     delay = np.where(copies, 0, program.delay_ns)
     freed = _without_waits(
         subject.becomes(duration_ns=duration, work_ns=work, delay_ns=delay), "blocking_copy"
     )
-    if bound == "high":
+    if bound != "low":
         return freed
     down = ops.equals("copy_kind", "DtoH")[row]
     return _on_own_stream(_on_own_stream(freed, copies & ~down, after=False), copies & down)
@@ -579,11 +584,11 @@ def _saved_beside(subject: Subject, bound: Bound) -> Subject:
     return _on_own_stream(pinned, copies)
 
 
-def _pinned_ns(subject: Subject, copies: BoolArray) -> IntArray:
-    """Durations if some copies of pageable memory were pinned."""
+def _pinned_ns(subject: Subject, copies: BoolArray, slower: float = 1.0) -> IntArray:
+    """Durations if some copies of pageable memory were pinned, at a part of the usual speed."""
     program, ops = subject.program, subject.gpu.ops
     row = np.maximum(program.op, 0)
-    speed, _ = pinned_bandwidth(subject.gpu)
+    speed = program.pinned_bytes_per_ns / slower
     pageable = ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
     pinned_ns = (ops["bytes"][row] / speed).astype(np.int64)
     faster = copies & pageable[row] & (ops["bytes"][row] > h.SMALL_COPY_BYTES)

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.activity.device import Reader
+from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.gaps.profiler_overhead import PYTHON_FUNCTION_NS, UNIT_COSTS, host_pace
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.simulation import pace
@@ -90,9 +90,10 @@ def profiled_factor(
         launching = (
             program.work_ns[:, C["launch_bound"]].sum() + program.call_ns[subject.is_op].sum()
         )
-        operators = _events(read, "operator", subject, run)
+        window = run.begin_ns, run.end_ns
+        operators = _events(read, "operator", gpu, window)
         launches = len(distinct_values(gpu.call[program.op[subject.is_op & program.hosted]]))
-        functions = _events(read, "python_function", subject, run) * PYTHON_FUNCTION_NS
+        functions = _events(read, "python_function", gpu, window) * PYTHON_FUNCTION_NS
         of_tool, whole = (
             operators * OPERATOR_NS[n] + launches * LAUNCH_NS[n] + functions for n in (0, 1)
         )
@@ -103,12 +104,31 @@ def profiled_factor(
     return cost / estimate if cost and estimate else 1.0
 
 
-def _events(read: Reader, table: str, subject: Subject, run: Run) -> int:
-    """Rows of a table that begin on the launching threads during the replayed steps."""
+def of_events_ns(gpu: GpuTimeline, read: Reader, begin_ns: int, end_ns: int) -> float:
+    """What torch.profiler costs in a window by what it records alone, ns.
+
+    Launching need not be known for it; it says less than :func:`profiled_factor`.
+
+    Args:
+        gpu: the device.
+        read: gives its tables.
+        begin_ns: begin of the window.
+        end_ns: end of the window.
+    """
+    window = begin_ns, end_ns
+    enqueued = (gpu.enqueue_begin_ns >= begin_ns) & (gpu.enqueue_begin_ns < end_ns)
+    launches = len(distinct_values(gpu.call[enqueued & (gpu.call >= 0)]))
+    cost = _events(read, "operator", gpu, window) * OPERATOR_NS[0] + launches * LAUNCH_NS[0]
+    cost += _events(read, "python_function", gpu, window) * PYTHON_FUNCTION_NS
+    return cost * min(host_pace(gpu, read), SLOWEST_PACE) ** PACE_POWER
+
+
+def _events(read: Reader, table: str, gpu: GpuTimeline, window: tuple[int, int]) -> int:
+    """Rows of a table that begin on the launching threads in a window."""
     rows = read(table, "process_id", "thread_id", "start_ns")
-    mine = among(rows["thread_id"], subject.gpu.host.launch_threads)
-    mine &= (rows["process_id"] == subject.gpu.process_id) & (rows["start_ns"] >= run.begin_ns)
-    return int((mine & (rows["start_ns"] < run.end_ns)).sum())
+    mine = among(rows["thread_id"], gpu.host.launch_threads)
+    mine &= (rows["process_id"] == gpu.process_id) & (rows["start_ns"] >= window[0])
+    return int((mine & (rows["start_ns"] < window[1])).sum())
 
 
 def of_calls(tool: str) -> dict[Bound, float]:
