@@ -133,7 +133,7 @@ def test_loops_that_read_go_with_the_reading(tmp_path: Path):
     assert gone < kept - 4 * 60 * US  # what the host did from one read to the next
 
 
-def test_a_blocking_copy_becomes_pinned_and_hidden(tmp_path: Path):
+def test_a_blocking_copy_becomes_pinned_and_at_best_hidden(tmp_path: Path):
     size = 100 << 20
 
     def step(b: Build, t: float) -> None:
@@ -144,8 +144,10 @@ def test_a_blocking_copy_becomes_pinned_and_hidden(tmp_path: Path):
     s = simulation(steps(Build(), 40_100, step).trace(tmp_path))
     assert abs(s.replay_error) < 0.01
     predicted = s.predict([Free("blocking_copy")])
-    assert predicted.step_ns == pytest.approx(20_100 * US, rel=0.02)
-    pinned = size / 20  # ns at the bandwidth that is assumed where no pinned copy shows it
+    # 100 MiB at 20 GB/s before the kernel; beside it where it has a stream of its own
+    assert predicted.step_ns == pytest.approx((20_090 + 5_243) * US, rel=0.01)
+    assert predicted.low_ns == pytest.approx(20_090 * US, rel=0.03)
+    pinned = 2 * size / 20  # ns: no pinned copy shows the bandwidth, so it may be half of the usual
     assert predicted.high_ns == pytest.approx(20_100 * US + pinned, rel=0.02)
 
 

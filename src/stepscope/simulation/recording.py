@@ -143,9 +143,7 @@ def measured_factor(
 ) -> dict[Bound, float]:
     """The factors that make the replayed step as long as those that nobody recorded.
 
-    The cost stays spread over what was recorded, as the estimate has it, and within what it can be:
-    where recorded steps differ from others by more, it is not recording that makes the difference,
-    but the pace of the host or of what else it does.
+    The cost stays spread over what was recorded, as the estimate has it.
 
     Args:
         subjects: the unchanged programs.
@@ -164,8 +162,7 @@ def measured_factor(
     }
     if "expected" not in found:
         found["expected"] = min(max(estimated["expected"], found["high"]), found["low"])
-    least, most = estimated["high"], estimated["low"]
-    return {bound: min(max(factor, least), most) for bound, factor in found.items()}
+    return found
 
 
 def factor_of(gained: Sequence[float] | NDArray[np.float64], share: float, near: float) -> float:
