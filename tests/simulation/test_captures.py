@@ -75,7 +75,7 @@ def test_repairs_are_predicted(
 def test_pinned_copies_take_what_the_bus_needs(
     file: str, without: str, within: float, job: Callable[[str], Job]
 ):
-    """The program without the copies, and the copies at 50 GB/s (PCI Express 5.0) in their order."""
+    """The program without the copies, and these at 50 GB/s (PCI Express 5.0) in their order."""
     simulation = job(f"nsys/{file}.sqlite.xz").simulation
     predicted = simulation.predict([Free("blocking_copy")])
     (_, e) = simulation.devices[0]

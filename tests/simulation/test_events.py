@@ -165,7 +165,7 @@ def test_saving_begins_before_the_first_tensor_is_read(tmp_path: Path) -> None:
 
 
 def test_what_began_before_the_window_and_lasts_into_it_is_rare_by_itself() -> None:
-    """Of four bursts one has ended before the window begins at 100, and one reads no more than all."""
+    """One has ended before the window begins at 100; another reads no more than all do."""
     start, until = np.array([20, 60, 80, 250]), np.array([90, 150, 120, 260])
     weight = np.array([50, 50, 4, 50])
     steps = np.array([100, 200, 300, 400])

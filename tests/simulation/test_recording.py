@@ -87,9 +87,7 @@ def test_recording_takes_no_more_than_launching_leaves(tmp_path: Path) -> None:
             build.operator(at + n / 10, at + (n + 1) / 10, "aten::add")
         build.kernel(at + 12, at + 14, call=(at + 4, at + 10))
         if not number % LAUNCHES:
-            build.range(
-                at, at + LAUNCHES * each, f"step_{number // LAUNCHES}", domain="stepscope"
-            )
+            build.range(at, at + LAUNCHES * each, f"step_{number // LAUNCHES}", domain="stepscope")
     simulation = Job([build.trace(tmp_path).folder]).simulation
     factor = profiled_factor(simulation.subjects, simulation.runs, [simulation._read_of(0)])
     (subject,) = simulation.subjects

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from stepscope.breakdown.recurrence import Recurrence, of_idle_time
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
-from stepscope.breakdown.recurrence import Recurrence, of_idle_time
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation import RUN_TO_RUN, Free, Prediction, Simulation
 from stepscope.simulation.pace import BETWEEN_WORK
@@ -115,9 +115,7 @@ def simulated(
     )
 
 
-def _limited(
-    predicted: Predicted, case: Case, cause_id: str, detection: Detection
-) -> Predicted:
+def _limited(predicted: Predicted, case: Case, cause_id: str, detection: Detection) -> Predicted:
     """The same within what the capture says beside the replay: the input's pace, and chance."""
     step = min(predicted.step_ns, case.step_ns)
     rare = _rare(case, cause_id, detection)

@@ -48,6 +48,7 @@ PINNED_BYTES_PER_NS_5: Final = 50.0
 EXPRESS_5: Final = 9
 """Major compute capability of the first devices for data centres that have it (Hopper)."""
 
+
 @dataclass(frozen=True)
 class Program:
     """The items of a run of whole steps, in host order; arrays have one value an item.

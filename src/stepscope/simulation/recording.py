@@ -120,7 +120,8 @@ def of_events_ns(gpu: GpuTimeline, read: Reader, begin_ns: int, end_ns: int) -> 
     launches = len(distinct_values(gpu.call[enqueued & (gpu.call >= 0)]))
     cost = _events(read, "operator", gpu, window) * OPERATOR_NS[0] + launches * LAUNCH_NS[0]
     cost += _events(read, "python_function", gpu, window) * PYTHON_FUNCTION_NS
-    return cost * min(host_pace(gpu, read), SLOWEST_PACE) ** PACE_POWER
+    slower: float = min(host_pace(gpu, read), SLOWEST_PACE) ** PACE_POWER
+    return cost * slower
 
 
 def _events(read: Reader, table: str, gpu: GpuTimeline, window: tuple[int, int]) -> int:

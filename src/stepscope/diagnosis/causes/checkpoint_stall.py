@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from stepscope.breakdown.recurrence import of_events
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
-from stepscope.breakdown.recurrence import of_events
 from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE
 
 _ID = "checkpoint_stall"
@@ -98,7 +98,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the mean step without the idle time and the exposed copies of the stalls, as when a "
-        "background thread did it"
+        "background thread did it; where these come back after the same number of steps each "
+        "time, the run holds as many as that says"
     ),
     reference="PyTorch documentation: torch.distributed.checkpoint, asynchronous saving",
     min_share=0.03,

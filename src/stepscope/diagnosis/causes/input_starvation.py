@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from stepscope.breakdown.recurrence import LATE, idle_by_step
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.loader import Loader, loader_of
-from stepscope.breakdown.recurrence import LATE, idle_by_step
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.gaps.untraced_cpu import (

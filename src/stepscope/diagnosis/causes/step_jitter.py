@@ -7,9 +7,9 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.outliers import PARTS, Outliers
+from stepscope.breakdown.recurrence import recurrence
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
-from stepscope.breakdown.recurrence import recurrence
 from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.intervals.distinct import among, distinct_values
@@ -266,7 +266,10 @@ CAUSE = Cause(
         "allocate allocator_churn, those that compile compilation_or_warmup. A slow beginning is "
         "warm-up and set aside. Steps that all differ a little are noise."
     ),
-    prediction="the mean step with the outlier steps as long as the normal one",
+    prediction=(
+        "the mean step with the outlier steps as long as the normal one; where these come back "
+        "after the same number of steps each time, the run holds as many as that says"
+    ),
     reference="Iglewicz and Hoaglin: How to Detect and Handle Outliers (1993)",
     min_share=0.05,
     time_sql=(
