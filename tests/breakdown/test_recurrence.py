@@ -94,9 +94,10 @@ def test_a_predicted_step_counts_what_the_run_holds(tmp_path: Path) -> None:
     ratio = jitter.predicted_step_ns / found.step_ns.mean
     assert ratio == pytest.approx(5 / 9, rel=0.02)
     assert jitter.prediction_low_ns < jitter.predicted_step_ns < jitter.prediction_high_ns
-    # a third more or less of the host's own work: 5 of 5 + 4 x 1.35, and 5 of 5 + 4 x 0.65
     low, high = (
         f / found.step_ns.mean for f in (jitter.prediction_low_ns, jitter.prediction_high_ns)
     )
-    assert low == pytest.approx(5 / 10.4, rel=0.03)
-    assert high == pytest.approx(5 / 7.6, rel=0.03)
+    # a third more or less of the host's own work is 5 of 5 + 4 x 1.35, or 5 of 5 + 4 x 0.65; a
+    # third of the gain, of what remains, is open as well
+    assert 0.8 * 5 / 10.4 < low < 5 / 10.4
+    assert 5 / 7.6 < high < 1.2 * 5 / 7.6

@@ -11,7 +11,7 @@ from stepscope.breakdown.recurrence import Recurrence, of_idle_time
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import RUN_TO_RUN, Free, Prediction, Simulation
+from stepscope.simulation import OF_THE_GAIN, RUN_TO_RUN, Free, Prediction, Simulation
 from stepscope.simulation.pace import BETWEEN_WORK
 
 if TYPE_CHECKING:
@@ -226,8 +226,12 @@ def arithmetic(
     least = floor if detection.least_floor_ns is None else detection.least_floor_ns
     low = max(least, before - time - detection.uncertain_ns)
     high = min(before, before - detection.direct_ns + detection.added_ns)
-    # two runs of one program differ, and what is above holds only for this one
-    low, high = min(low, after) * (1 - RUN_TO_RUN), max(high, after) * (1 + RUN_TO_RUN)
+    # two runs of one program differ, and the repair changes more than what is repaired
+    error = after * math.hypot(RUN_TO_RUN, OF_THE_GAIN * max(1 - after / before, 0.0))
+    low, high = (
+        after - math.hypot(max(after - low, 0.0), error),
+        after + math.hypot(max(high - after, 0.0), error),
+    )
     scale = case.step_ns / before
     apart = (before, after) if recording_ns else None
     found = Predicted(after * scale, low * scale, min(high * scale, case.step_ns), None, apart)
