@@ -255,19 +255,29 @@ class MeasuredCost:
     unrecorded_ns: float
 
 
-def measured_cost(read: Reader, process_id: int, steady_ns: IntArray) -> MeasuredCost | None:
+def measured_cost(
+    read: Reader, process_id: int, steady_ns: IntArray, end_ns: int
+) -> MeasuredCost | None:
     """What recording adds to a step; None where nothing was timed without it.
+
+    Steps after the recording count, where there are any: the collector has left the process by
+    then. Before it, it is there and waits to be told to begin, and the program is still warming
+    up: such steps of 38 programs took 3 % more than those of the program by itself in the middle,
+    and up to 55 %; those afterwards 0.6 %, and up to 40 %.
 
     Args:
         read: gives tables as frames.
         process_id: the process.
         steady_ns: lengths of the steady steps, whose variation says how far means can be trusted.
+        end_ns: end of the steady steps.
     """
     rows = read(TABLE, "process_id", "start_ns", "end_ns", "steps", "recorded")
     if len(rows):
         rows = rows.take((rows["process_id"] == process_id) & ~rows["recorded"].astype(bool))
     if not len(rows) or not len(steady_ns):
         return None
+    if (after := rows["start_ns"] >= end_ns).any():
+        rows = rows.take(after)
     steps = int(rows["steps"].sum())
     mean = float((rows["end_ns"] - rows["start_ns"]).sum()) / steps
     spread = float(np.std(steady_ns, ddof=1)) if len(steady_ns) > 1 else 0.0
