@@ -252,8 +252,34 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
                 own_waits & (program.kind == WAIT), 0, np.round(program.call_ns * host[part, -1])
             ).astype(np.int64),
             duration_ns=np.round(duration).astype(np.int64),
+            **_recording_like(subjects, n, chosen, parts, count),
         )
     return changed
+
+
+def _recording_like(
+    subjects: list[Subject], number: int, others: list[int], parts: list[IntArray], count: int
+) -> dict[str, IntArray]:
+    """What recording costs, as it is on the other ranks in the same part of the step.
+
+    A host that takes the time of another one takes what recording is of that time: the cost of its
+    own would be too much or too little of it.
+    """
+    columns = ("recording_ns", "recording_untraced_ns")
+
+    def sums(n: int) -> IntArray:
+        program, inside = subjects[n].program, parts[n] < count
+        found = np.zeros((count, len(columns)), np.int64)
+        values = np.column_stack([getattr(program, name) for name in columns])
+        np.add.at(found, parts[n][inside], values[inside])
+        return found
+
+    part = np.minimum(parts[number], count)
+    ratio = _ratio(sums(number), [sums(o) for o in others])[part]
+    return {
+        name: np.round(getattr(subjects[number].program, name) * ratio[:, at]).astype(np.int64)
+        for at, name in enumerate(columns)
+    }
 
 
 def _own_waits(
