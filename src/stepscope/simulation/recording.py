@@ -15,22 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.activity.device import Reader
-from stepscope.gaps.profiler_overhead import PYTHON_FUNCTION_NS, UNIT_COSTS
+from stepscope.gaps.profiler_overhead import UNIT_COSTS, recorded_part
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.simulation import pace
 from stepscope.simulation.build import Run
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.engine import steps_of
 from stepscope.simulation.program import C
-
-OPERATOR_NS: Final = (3_100, 5_200)
-"""In training steps recorded by torch.profiler, what an operator takes the launching threads: for
-its recording, and in all. Fitted, with those of a launch, to 22 programs on H200s whose host sets
-the pace and that were timed with and without it, 8 % to half of a step of Python and dispatch
-between them; the steps without recording are then met within 10 % in the median."""
-
-LAUNCH_NS: Final = (2_000, 11_600)
-"""The same of a call that launches something."""
 
 PROFILED: Final[dict[Bound, float]] = {"low": 1.6, "expected": 1.0, "high": 0.5}
 """What recording by torch.profiler costs over :func:`profiled_factor`, to either side. On 23
@@ -74,11 +65,8 @@ def profiled_factor(
         )
         operators = _events(read, "operator", subject, run)
         launches = len(distinct_values(gpu.call[program.op[subject.is_op & program.hosted]]))
-        functions = _events(read, "python_function", subject, run) * PYTHON_FUNCTION_NS
-        of_tool, whole = (
-            operators * OPERATOR_NS[n] + launches * LAUNCH_NS[n] + functions for n in (0, 1)
-        )
-        cost += float(launching) * of_tool / max(whole, 1)
+        functions = _events(read, "python_function", subject, run)
+        cost += float(launching) * recorded_part(operators, launches, functions)
         estimate += float((program.recording_ns - program.recording_untraced_ns).sum())
     return cost / estimate if cost and estimate else 1.0
 
