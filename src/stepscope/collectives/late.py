@@ -171,7 +171,7 @@ def why_late(
     devices = np.flatnonzero(late.any(axis=0)).tolist()
     surplus = {name: _surplus(time, late) for name, time in parts.own().items() if name != f"idle {_TOOL}"}
     _less_hidden(surplus, paces, devices)
-    return surplus, _mechanism(parts, work, late, surplus, imposed)
+    return surplus, _mechanism(parts, work, late, surplus, imposed, _launching(paces, devices))
 
 
 def _waits_more(parts: Parts, late: BoolArray) -> bool:
@@ -256,8 +256,22 @@ def _common(
     return level - surplus[f"idle {idle_cause}"] >= _COMMON * level
 
 
+def _launching(paces: list[Pace], devices: list[int]) -> float:
+    """What launching takes the hosts of some devices over what it takes the others; 0 if unknown."""
+    mine = [pace.calling_ns for d, pace in enumerate(paces) if d in devices]
+    others = [pace.calling_ns for d, pace in enumerate(paces) if d not in devices]
+    if not others or not all(mine) or not all(others):
+        return 0.0
+    return float(np.mean(mine) / np.median(others))
+
+
 def _mechanism(
-    parts: Parts, work: Work, late: BoolArray, surplus: dict[str, float], imposed: float
+    parts: Parts,
+    work: Work,
+    late: BoolArray,
+    surplus: dict[str, float],
+    imposed: float,
+    launching: float,
 ) -> tuple[Mechanism, str | None, float, float]:
     """(mechanism, idle cause, ratio of work, ratio of compute time)."""
     mine, compute = _late_and_others(parts.compute, late)
@@ -273,6 +287,8 @@ def _mechanism(
     more, took = more_work, more_time
     if name in ("idle launch_bound", "idle small_kernels"):
         more, took = ratios[0], 1 + surplus[name] * len(late) / max(compute, 1.0)
+        if name == "idle launch_bound" and launching:
+            took = launching  # three times the launches take a host three times as long
     found: Mechanism = "mixed"
     idle_cause = None
     if (name == "compute" or more is not more_work) and more - 1 >= max(

@@ -14,7 +14,7 @@ from stepscope.simulation import changes as edit
 from stepscope.simulation import peers
 from stepscope.simulation.changes import Scope, Subject
 from stepscope.simulation.peers import FloatArray, Places
-from stepscope.simulation.program import MARK, WAIT, Program
+from stepscope.simulation.program import MARK, WAIT, C, Program, own_work
 from stepscope.trace.frame import BoolArray, IntArray
 
 
@@ -371,7 +371,44 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
         scale = np.where(moves[n], ratio[np.minimum(parts[n], count)], even[n])
         duration = np.round(subject.program.duration_ns * scale).astype(np.int64)
         found.append(subject.becomes(duration_ns=duration))
+    return _even_launches(found, compute) if scope == "stages" else found
+
+
+def _even_launches(subjects: list[Subject], compute: list[BoolArray]) -> list[Subject]:
+    """Hosts launch as many kernels each: a layer that moves takes its launches with it.
+
+    A launch takes each host what it took, but no longer than that of the stage which launches most:
+    the others wait for that one, and a host that waits is in no hurry.
+    """
+    counts = np.array([float(mask.sum()) for mask in compute])
+    costs = np.array([float(_launch_ns(s)[mask].sum()) for s, mask in zip(subjects, compute, strict=True)])
+    if not counts.all() or not costs.all():
+        return subjects
+    each = costs / counts
+    wanted = counts.mean() * np.minimum(each, each[int(np.argmax(counts))])
+    column = C["launch_bound"]
+    found = []
+    for subject, mask, ratio in zip(subjects, compute, wanted / costs, strict=True):
+        program = subject.program
+        work = own_work(program)
+        work[mask, column] = np.round(work[mask, column] * ratio)
+        scaled = {
+            name: np.where(mask, np.round(getattr(program, name) * ratio), getattr(program, name))
+            for name in ("call_ns", "recording_ns", "recording_untraced_ns")
+        }
+        found.append(
+            subject.becomes(
+                work_ns=work, **{name: values.astype(np.int64) for name, values in scaled.items()}
+            )
+        )
     return found
+
+
+def _launch_ns(subject: Subject) -> IntArray:
+    """What launching each item takes the host, ns."""
+    program = subject.program
+    cost: IntArray = program.work_ns[:, C["launch_bound"]] + program.call_ns
+    return cost
 
 
 def _even_messages(
