@@ -530,9 +530,12 @@ class Simulation:
     ) -> list[Subject]:
         """:meth:`edited` of programs that have the changes already."""
         subjects = changed
-        # what recording costs goes below, where it is known; hosts may be quicker still
-        spared = bound == "low" or (bound == "expected" and tool is None)
-        if spared and any(isinstance(c, DeviceLike | EvenWork) for c in changes):
+        # stages launch at the pace of the one that waits for none already
+        spared = any(
+            isinstance(c, DeviceLike) or (isinstance(c, EvenWork) and c.scope == "parts")
+            for c in changes
+        )
+        if bound != "high" and spared:
             subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
