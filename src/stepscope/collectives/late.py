@@ -169,7 +169,9 @@ def why_late(
         The surplus by part, ns a window; mechanism, idle cause, ratio of work, ratio of compute.
     """
     devices = np.flatnonzero(late.any(axis=0)).tolist()
-    surplus = {name: _surplus(time, late) for name, time in parts.own().items() if name != f"idle {_TOOL}"}
+    surplus = {
+        name: _surplus(time, late) for name, time in parts.own().items() if name != f"idle {_TOOL}"
+    }
     _less_hidden(surplus, paces, devices)
     return surplus, _mechanism(parts, work, late, surplus, imposed, _launching(paces, devices))
 
@@ -285,15 +287,14 @@ def _mechanism(
     if surplus[name] < _MAIN * imposed:
         return "mixed", None, more_work, more_time
     more, took = more_work, more_time
-    if name in ("idle launch_bound", "idle small_kernels"):
+    launches = name in ("idle launch_bound", "idle small_kernels")
+    if launches:
         more, took = ratios[0], 1 + surplus[name] * len(late) / max(compute, 1.0)
         if name == "idle launch_bound" and launching:
             took = launching  # three times the launches take a host three times as long
     found: Mechanism = "mixed"
     idle_cause = None
-    if (name == "compute" or more is not more_work) and more - 1 >= max(
-        LEAST_MORE, WORK_SHARE * (took - 1)
-    ):
+    if (name == "compute" or launches) and more - 1 >= max(LEAST_MORE, WORK_SHARE * (took - 1)):
         found = "work"
     elif name == "compute":
         found = "rate"

@@ -381,7 +381,9 @@ def _even_launches(subjects: list[Subject], compute: list[BoolArray]) -> list[Su
     the others wait for that one, and a host that waits is in no hurry.
     """
     counts = np.array([float(mask.sum()) for mask in compute])
-    costs = np.array([float(_launch_ns(s)[mask].sum()) for s, mask in zip(subjects, compute, strict=True)])
+    costs = np.array(
+        [float(_launch_ns(s)[mask].sum()) for s, mask in zip(subjects, compute, strict=True)]
+    )
     if not counts.all() or not costs.all():
         return subjects
     each = costs / counts
