@@ -259,7 +259,7 @@ def _common(
 
 
 def _launching(paces: list[Pace], devices: list[int]) -> float:
-    """What launching takes the hosts of some devices over what it takes the others; 0 if unknown."""
+    """What launching takes some hosts over what it takes the others; 0 if unknown."""
     mine = [pace.calling_ns for d, pace in enumerate(paces) if d in devices]
     others = [pace.calling_ns for d, pace in enumerate(paces) if d not in devices]
     if not others or not all(mine) or not all(others):
