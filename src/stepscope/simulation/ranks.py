@@ -211,7 +211,8 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
 
     Host time is compared by cause, each part of a step between collectives that all ranks share by
     itself. Device time is compared operation by operation; what the others have under other names,
-    or not at all, part by part.
+    or not at all, part by part. Pauses of the device that nothing explains become those of the
+    others where theirs are shorter.
     """
     chosen = [
         n for n, s in enumerate(subjects)
@@ -225,6 +226,7 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
     wanted = peers.median(tables)
     rare = np.sum([~np.isnan(t) for t in tables], axis=0) <= len(tables) / 2
     wanted[rare] = np.nan
+    paused = peers.median([at.table(n, subjects[n].program.delay_ns) for n in chosen])
     parts, count = _shared_parts(subjects)
     changed = list(subjects)
     for n in [n for n, s in enumerate(subjects) if s.rank == rank]:
@@ -246,12 +248,15 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
         duration = np.where(np.isnan(value), scaled, value)
         duration = np.where(at.place[n] >= 0, duration, program.duration_ns)
         own_waits = _own_waits(subjects, n, chosen, parts, count)
+        pauses = at.of_items(n, paused)
+        paused_as = np.where(np.isnan(pauses), program.delay_ns, pauses)
         changed[n] = edit.without_waits(subjects[n], own_waits).becomes(
             work_ns=np.round(program.work_ns * host[part, :-1]).astype(np.int64),
             call_ns=np.where(
                 own_waits & (program.kind == WAIT), 0, np.round(program.call_ns * host[part, -1])
             ).astype(np.int64),
             duration_ns=np.round(duration).astype(np.int64),
+            delay_ns=np.round(np.minimum(paused_as, program.delay_ns)).astype(np.int64),
             **_recording_like(subjects, n, chosen, parts, count),
         )
     return changed
