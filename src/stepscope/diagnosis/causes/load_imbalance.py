@@ -175,7 +175,7 @@ CAUSE = Cause(
         "the step with the late rank's work as that of the others, operation by operation; the "
         "range reaches to its surplus being shared out. Where experts are uneven, lengths differ "
         "from step to step, or a stage of a pipeline is slow, with the mean work of all ranks on "
-        "each"
+        "each; layers that move take their launches with them"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
