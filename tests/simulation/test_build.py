@@ -460,3 +460,21 @@ def test_what_the_device_did_before_the_capture_is_no_delay(tmp_path: Path):
     assert s.replay_error == 0
     assert not s.subjects[0].program.delay_ns.any()
     assert s.settled_error < 0
+
+
+@pytest.mark.parametrize(("late", "pause"), [(400, 392), (60, 0)])
+def test_a_device_that_another_process_holds_begins_late_by_itself(
+    late: float, pause: float, tmp_path: Path
+):
+    """Of five launches to an idle device one begins after 8 us, the others later."""
+
+    def step(b: Build, t: float) -> None:
+        for k in range(5):
+            at = t + 100 + 1_000 * k
+            begin = at + (late if k else 8)
+            b.kernel(begin, begin + 20, call=(at, at + 5))
+
+    s = simulation(steps(Build(), 6_000, step).trace(tmp_path))
+    program = s.subjects[0].program
+    assert np.median(program.delay_ns[program.op >= 0]) == pause * US
+    assert abs(s.replay_error) < 0.01

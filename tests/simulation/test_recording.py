@@ -8,9 +8,10 @@ import pytest
 from tests.support.build import PID, Build
 
 from stepscope.api import Job
+from stepscope.gaps.profiler_overhead import recorded_events
 from stepscope.simulation import Free, LaunchesFree, pace
 from stepscope.simulation.engine import replay
-from stepscope.simulation.recording import factor_of, of_events_ns, profiled_factor
+from stepscope.simulation.recording import factor_of, profiled_factor
 
 STEPS, LAUNCHES, EACH = 6, 50, 60.0
 """Each launch takes 60 us while recorded, 20 of them in its call."""
@@ -74,7 +75,8 @@ def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: floa
     estimate = subject.program.recording_ns.sum() / simulation.runs[0].steps
     cost = factor * estimate / LAUNCHES
     assert cost == pytest.approx(1000 * 8.85 * (each / 22.0) ** 0.5, rel=0.03)
-    per_event = of_events_ns(subject.gpu, readers[0], 0, round(STEPS * LAUNCHES * each * 1000))
+    end_ns = round(STEPS * LAUNCHES * each * 1000)
+    per_event = recorded_events(subject.gpu, readers[0], 0, end_ns).cost_ns()
     assert per_event == pytest.approx(1000 * 8.85 * STEPS * LAUNCHES, rel=0.01)
 
 

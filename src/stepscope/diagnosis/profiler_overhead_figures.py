@@ -12,8 +12,7 @@ from typing import Final
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.result import Evidence, ProfilerOverhead
-from stepscope.gaps.profiler_overhead import DEVIATIONS, LARGEST_PART, TABLE
-from stepscope.simulation.recording import of_events_ns
+from stepscope.gaps.profiler_overhead import DEVIATIONS, LARGEST_PART, TABLE, recorded_events
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""
@@ -70,7 +69,7 @@ def unclaimed_ns(case: Case) -> float:
         return max(e.measured.cost_ns - case.idle_ns(_CHARGED), 0.0)
     if e.tool is not None:
         return 2 * e.tool.typical_ns
-    cost = of_events_ns(e.gpu, case.device.read, e.begin_ns, e.end_ns)
+    cost = recorded_events(e.gpu, case.device.read, e.begin_ns, e.end_ns).cost_ns()
     return max(cost - e.recording_ns, 0.0) / e.n_steady
 
 

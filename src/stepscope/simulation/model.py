@@ -16,7 +16,7 @@ from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.recurrence import long_run
 from stepscope.gaps.idle import CAUSES
-from stepscope.gaps.profiler_overhead import DEVIATIONS, MeasuredCost
+from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace, ranks
@@ -43,7 +43,7 @@ from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
 from stepscope.simulation.ranks import Matched, RankCollectives
-from stepscope.simulation.recording import PROFILED, measured_factor, of_calls, profiled_factor
+from stepscope.simulation.recording import measured_factor, of_calls, profiled_factor
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
 from stepscope.trace.regex import regex
@@ -535,7 +535,12 @@ class Simulation:
     ) -> list[Subject]:
         """:meth:`edited` of programs that have the changes already."""
         subjects = changed
-        if bound != "high" and any(isinstance(c, DeviceLike | EvenWork) for c in changes):
+        # stages launch at the pace of the one that waits for none already
+        spared = any(
+            isinstance(c, DeviceLike) or (isinstance(c, EvenWork) and c.scope == "parts")
+            for c in changes
+        )
+        if bound != "high" and spared:
             subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]

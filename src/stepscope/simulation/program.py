@@ -202,7 +202,7 @@ def delays(
     called = np.where(known, called_ns, never)
     # the first operation of a stream may have waited for what the capture did not see
     alone = known & (called > np.maximum(before, other) + KERNEL_GAP_NS) & (previous >= 0)
-    typical_latency = _median(start[alone] - called[alone], LATENCY_NS)
+    typical_latency = _latency(start[alone] - called[alone])
     queued = (before > called + typical_latency) & (before > other) & (start - before >= 0)
     queued &= start - before <= KERNEL_GAP_NS
     between = _median(start[queued] - before[queued], BETWEEN_NS)
@@ -240,6 +240,24 @@ def delays(
         typical_kernel_gap_ns=between,
         first=first,
     )
+
+
+LONG_LATENCY_NS: Final = 100_000
+"""An idle device begins with what it is given within a few microseconds. Where it takes longer than
+this for most operations, it was not idle: another process had it."""
+
+_UNDISTURBED: Final = 10.0
+"""Percentile of the latencies that holds nothing of that. Clocks that differ shift it as well."""
+
+
+def _latency(values: IntArray) -> int:
+    """The typical latency of launches; what others delay more is no part of it.
+
+    A launch that comes earlier waits for the other process all the same, so that the rest is a
+    delay of the device, and not hidden behind a host that is ahead.
+    """
+    usual = _median(values, LATENCY_NS)
+    return usual if usual <= LONG_LATENCY_NS else int(np.percentile(values, _UNDISTURBED))
 
 
 def _median(values: IntArray, otherwise: int) -> int:

@@ -14,45 +14,13 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from stepscope.activity.device import GpuTimeline, Reader
-from stepscope.gaps.profiler_overhead import PYTHON_FUNCTION_NS, UNIT_COSTS, host_pace
-from stepscope.intervals.distinct import among, distinct_values
+from stepscope.activity.device import Reader
+from stepscope.gaps.profiler_overhead import UNIT_COSTS, recorded_events
 from stepscope.simulation import pace
 from stepscope.simulation.build import Run
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.engine import steps_of
 from stepscope.simulation.program import C
-
-OPERATOR_NS: Final = (2_750, 5_200)
-"""In training steps recorded by torch.profiler, what an operator takes the launching threads: for
-its recording, on the host of the unit costs, and in all."""
-
-LAUNCH_NS: Final = (3_350, 11_600)
-"""The same of a call that launches something.
-
-What recording takes was fitted, with ``PACE_POWER`` and ``SLOWNESS_POWER``, to 39 programs on H200s
-whose host sets the pace and that were timed with and without it in one process. The steps without
-recording of a program left out of the fit are then met within 9 % in the middle, and 26 % in nine
-of ten; by a fixed part of launching, as before, within 14 and 31 %."""
-
-PACE_POWER: Final = 0.65
-"""Recording an event takes longer on a slower host, with this power of how many times slower its
-operators that make views are (``gaps.profiler_overhead.host_pace``)."""
-
-SLOWNESS_POWER: Final = 0.5
-"""The same of how many times longer launching took than its operators and launches would: a program
-whose operators are slow in themselves (autograd, autocast, cold caches) pays half of that for their
-recording."""
-
-SLOWEST_PACE: Final = 2.0
-"""A host that is slower counts as one that slow: none of those programs had a slower one."""
-
-LARGEST_PART: Final = 0.75
-"""Recording took no more than this of launching in any of those programs."""
-
-PROFILED: Final[dict[Bound, float]] = {"low": 1.35, "expected": 1.0, "high": 0.6}
-"""What recording by torch.profiler costs over :func:`profiled_factor`, to either side: nine of ten
-of the 39 programs lost 0.62 to 1.3 times as much."""
 
 CALLED: Final[dict[str, dict[Bound, float]]] = {
     "stepscope": {"low": 3.0, "expected": 1.5, "high": 0.5},
@@ -90,46 +58,10 @@ def profiled_factor(
         launching = (
             program.work_ns[:, C["launch_bound"]].sum() + program.call_ns[subject.is_op].sum()
         )
-        window = run.begin_ns, run.end_ns
-        operators = _events(read, "operator", gpu, window)
-        launches = len(distinct_values(gpu.call[program.op[subject.is_op & program.hosted]]))
-        functions = _events(read, "python_function", gpu, window) * PYTHON_FUNCTION_NS
-        of_tool, whole = (
-            operators * OPERATOR_NS[n] + launches * LAUNCH_NS[n] + functions for n in (0, 1)
-        )
-        slowness = (float(launching) / max(whole, 1)) ** SLOWNESS_POWER
-        slower = min(host_pace(gpu, read), SLOWEST_PACE) ** PACE_POWER
-        cost += min(of_tool * slower * slowness, LARGEST_PART * float(launching))
+        recorded = recorded_events(gpu, read, run.begin_ns, run.end_ns)
+        cost += recorded.cost_ns(float(launching))
         estimate += float((program.recording_ns - program.recording_untraced_ns).sum())
     return cost / estimate if cost and estimate else 1.0
-
-
-def of_events_ns(gpu: GpuTimeline, read: Reader, begin_ns: int, end_ns: int) -> float:
-    """What torch.profiler costs in a window by what it records alone, ns.
-
-    Launching need not be known for it; it says less than :func:`profiled_factor`.
-
-    Args:
-        gpu: the device.
-        read: gives its tables.
-        begin_ns: begin of the window.
-        end_ns: end of the window.
-    """
-    window = begin_ns, end_ns
-    enqueued = (gpu.enqueue_begin_ns >= begin_ns) & (gpu.enqueue_begin_ns < end_ns)
-    launches = len(distinct_values(gpu.call[enqueued & (gpu.call >= 0)]))
-    cost = _events(read, "operator", gpu, window) * OPERATOR_NS[0] + launches * LAUNCH_NS[0]
-    cost += _events(read, "python_function", gpu, window) * PYTHON_FUNCTION_NS
-    slower: float = min(host_pace(gpu, read), SLOWEST_PACE) ** PACE_POWER
-    return cost * slower
-
-
-def _events(read: Reader, table: str, gpu: GpuTimeline, window: tuple[int, int]) -> int:
-    """Rows of a table that begin on the launching threads in a window."""
-    rows = read(table, "process_id", "thread_id", "start_ns")
-    mine = among(rows["thread_id"], gpu.host.launch_threads)
-    mine &= (rows["process_id"] == gpu.process_id) & (rows["start_ns"] >= window[0])
-    return int((mine & (rows["start_ns"] < window[1])).sum())
 
 
 def of_calls(tool: str) -> dict[Bound, float]:
