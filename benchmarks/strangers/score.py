@@ -81,7 +81,9 @@ def judged(label: dict[str, Any], given: Answer) -> dict[str, bool | None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
-    parser.add_argument("--only", default="", help="labels whose repository or path holds this text")
+    parser.add_argument(
+        "--only", default="", help="labels whose repository or path holds this text"
+    )
     options = parser.parse_args()
     labels = [
         label
