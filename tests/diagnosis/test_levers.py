@@ -192,6 +192,21 @@ def test_a_larger_batch_shares_the_launches_out_among_more_samples(tmp_path: Pat
     assert lever.predicted_step_ns == pytest.approx(step_ns / 2, rel=0.02)
     assert lever.prediction_low_ns <= step_ns / 2 <= lever.prediction_high_ns
     assert "launches half as often" in lever.message
+    assert "accumulate gradients" in lever.recommendations[0]
+
+
+def test_an_inference_is_told_of_requests_not_of_an_optimizer(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(8):
+            steps.launch(BF16, 50.0, blocks=33)
+        steps.launch("paged_attention_v2_kernel", 50.0, blocks=1000)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    lever = named(run(steps, tmp_path), "larger_batch")
+    told = " ".join([lever.message, *lever.recommendations])
+    assert "requests" in told
+    assert not any(word in told for word in ("optimizer", "gradients", "learning rate"))
 
 
 def test_casts_that_go_take_their_launches_along(tmp_path: Path) -> None:

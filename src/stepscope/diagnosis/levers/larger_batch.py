@@ -15,6 +15,16 @@ from stepscope.trace.frame import BoolArray
 _ID: Final = "larger_batch"
 TIMES: Final = 2
 """The batch that the prediction is about is so many times as large."""
+_TRAIN: Final = (
+    "raise the batch size, or accumulate gradients over fewer, larger micro-batches, as far as "
+    "memory allows; the learning rate may have to follow",
+    "activation checkpointing or lower precision where memory is the limit",
+)
+_SERVE: Final = (
+    "work on more requests or inputs in one step (larger batches, continuous batching), as far as "
+    "memory and the latency that each may have allow: every one of them waits for the whole step",
+    "lower precision, or a smaller cache of keys and values, where memory is the limit",
+)
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
@@ -36,19 +46,17 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     new = scaled(old, 1.0) * factor
     total = float(old.sum())
     least = float(new.sum())
+    infers = case.explanation.workload.infers
+    alike = "" if infers else " and the optimizer"
     return Found(
         repair=changed(rows, old, np.rint(new), least, (total + least) / 2),
         message=(
             "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel "
-            "time) and the optimizer take {kernels_ns_per_step} however many samples a step has; "
+            f"time){alike} take {{kernels_ns_per_step}} however many samples a step has; "
             "with twice the batch that is some {changed_ns_per_step} for the same samples, and the "
             "host launches half as often for them"
         ),
-        recommendations=[
-            "raise the batch size, or accumulate gradients over fewer, larger micro-batches, as "
-            "far as memory allows; the learning rate may have to follow",
-            "activation checkpointing or lower precision where memory is the limit",
-        ],
+        recommendations=list(_SERVE if infers else _TRAIN),
         figures=[
             Figure(
                 "small_share",
