@@ -192,7 +192,7 @@ def test_a_larger_batch_shares_the_launches_out_among_more_samples(tmp_path: Pat
     assert lever.predicted_step_ns == pytest.approx(step_ns / 2, rel=0.02)
     assert lever.prediction_low_ns <= step_ns / 2 <= lever.prediction_high_ns
     assert "launches half as often" in lever.message
-    assert "accumulate gradients" in lever.recommendations[0]
+    assert "each launch" in lever.recommendations[0]
 
 
 def test_an_inference_is_told_of_requests_not_of_an_optimizer(tmp_path: Path) -> None:

@@ -171,7 +171,8 @@ ENGINE_STEP = re.compile(
     r"|^execute_diffusion|^model_inference$|^denois(e|ing)(_?step)?[^a-z]*$"
     r"|^(decode|prefill|generate|inference|predict)(_?step)?[^a-z]*$"
     # one more token of every sequence
-    r"|^(?i:(decode|generate|gen)_?)?(?i:token)[ _#]?\d+(?i:[ _](processing|decode|generation|step))?$"
+    r"|^(?i:(decode|generate|gen)_?)?(?i:token)[ _#]?\d+"
+    r"(?i:[ _](processing|decode|generation|step))?$"
     # Lightning's profilers: the whole of one batch
     r"|\brun_training_batch$"
 )

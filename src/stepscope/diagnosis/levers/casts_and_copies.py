@@ -62,8 +62,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "{changed_ns_per_step}"
         ),
         recommendations=[
-            "load the weights in BF16 (model.to(torch.bfloat16)) where autocast casts them in every "
-            "step"
+            "load the weights in BF16 (model.to(torch.bfloat16)) where autocast casts them in "
+            "every step"
             if case.explanation.workload.infers
             else "keep the weights in BF16 (model.to(torch.bfloat16), master weights in the "
             "optimizer, or FSDP's MixedPrecision) where autocast casts them in every step",

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.frameworks import is_torch
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
 from stepscope.kernels.kernels import scaled
 from stepscope.simulation.settings.batch import Batch
@@ -19,6 +20,10 @@ _TRAIN: Final = (
     "raise the batch size, or accumulate gradients over fewer, larger micro-batches, as far as "
     "memory allows; the learning rate may have to follow",
     "activation checkpointing or lower precision where memory is the limit",
+)
+_LAUNCH: Final = (
+    "give each launch more to do: several inputs, rows or levels in one kernel, as far as they do "
+    "not depend on one another",
 )
 _SERVE: Final = (
     "work on more requests or inputs in one step (larger batches, continuous batching), as far as "
@@ -46,8 +51,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     new = scaled(old, 1.0) * factor
     total = float(old.sum())
     least = float(new.sum())
-    infers = case.explanation.workload.infers
-    alike = "" if infers else " and the optimizer"
+    does = case.explanation.workload.kind
+    alike = " and the optimizer" if does == "training" else ""
+    advice = _TRAIN if does == "training" or is_torch(case) else _LAUNCH
     return Found(
         repair=changed(rows, old, np.rint(new), least, (total + least) / 2),
         message=(
@@ -56,7 +62,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "with twice the batch that is some {changed_ns_per_step} for the same samples, and the "
             "host launches half as often for them"
         ),
-        recommendations=list(_SERVE if infers else _TRAIN),
+        recommendations=list(_SERVE if does == "inference" else advice),
         figures=[
             Figure(
                 "small_share",
