@@ -250,3 +250,13 @@ def test_what_a_figure_counts_agrees_with_it(value: int, output: str) -> None:
     evidence = [Evidence("n", value, "count", "SELECT 1", 1)]
     assert filled("{n} workers, {n} pauses, {n} launches, {n} of {n} steps", evidence, {}) == output
     assert filled("{n} times as long", evidence, {}) == f"{value} times as long"
+
+
+def test_pages_that_move_when_touched_are_no_work_without_a_call(tmp_path: Path) -> None:
+    build = Build()
+    build.kernel(100, 3_000, call=(50, 60), name="add")
+    for k in range(60):
+        build.copy(200 + 40 * k, 210 + 40 * k, kind="UVM HtoD", size=1 << 16)
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert diagnosis.verdict == INSUFFICIENT
+    assert "too few" in diagnosis.findings[0].message

@@ -10,6 +10,7 @@ from stepscope.diagnosis.evidence import STEP_SQL
 from stepscope.diagnosis.unrecorded import busy_call, unrecorded_figures, unrecorded_ns
 from stepscope.gaps.unrecorded import BUSY, HOLE
 
+_MIGRATION = re.compile("^UVM ")
 _MANY = 20
 _STEPS = 5
 """Steady steps that say enough where each is one CUDA graph: one operation, many kernels."""
@@ -27,9 +28,11 @@ def detect(case: Case) -> Detection | None:
     ]
     # idle time beside which more passes in communication is not what the answer lacks
     covered = explanation.steady_total("exposed_communication_ns") / explanation.n_steady
-    unlinked = float((gpu.call < 0).mean())
+    # pages of managed memory move when they are touched, and no call asks for it
+    asked = ~gpu.ops.matches("copy_kind", _MIGRATION)
+    unlinked = float((gpu.call[asked] < 0).mean()) if asked.any() else 0.0
     reason = capture = None
-    if len(gpu.ops) < _MANY and not _steps_are_graphs(case):
+    if int(asked.sum()) < _MANY and not _steps_are_graphs(case):
         reason = "the capture holds too few GPU operations for a statement about steps"
         capture = "capture at least five whole steps after warm-up"
     elif not gpu.is_kernel.any():
