@@ -2,7 +2,7 @@
 
 usage: python benchmarks/strangers/score.py FOLDER... [--only TEXT]
 
-The captures are not in the repository. ``labels.json`` tells where each was published and how its
+The captures are not in the repository. ``labels*.json`` tell where each was published and how its
 label was found without Stepscope; files are looked up in the folders by their SHA-256, whatever
 they are called. A file that is not there counts as absent, neither right nor wrong.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from stepscope.api import Job
 from stepscope.trace.errors import StepscopeError
 
-LABELS = Path(__file__).with_name("labels.json")
+LABELS = sorted(Path(__file__).parent.glob("labels*.json"))
 COLUMNS = ("steps", "step_ms", "kind", "first")
 REFUSED = "insufficient_data"
 
@@ -87,7 +87,8 @@ def main() -> None:
     options = parser.parse_args()
     labels = [
         label
-        for label in json.loads(LABELS.read_text())
+        for file in LABELS
+        for label in json.loads(file.read_text())
         if options.only in f"{label['repository']}/{label['path']}"
     ]
     paths = files_by_digest(options.folders, {label["bytes"] for label in labels})

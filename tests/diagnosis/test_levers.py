@@ -192,6 +192,43 @@ def test_a_larger_batch_shares_the_launches_out_among_more_samples(tmp_path: Pat
     assert lever.predicted_step_ns == pytest.approx(step_ns / 2, rel=0.02)
     assert lever.prediction_low_ns <= step_ns / 2 <= lever.prediction_high_ns
     assert "launches half as often" in lever.message
+    assert "each launch" in lever.recommendations[0]
+
+
+def test_a_larger_batch_shares_no_compiling_out(tmp_path: Path) -> None:
+    """What a larger batch saves is the same whether the step compiles as well or not."""
+    gain = {}
+    for compiling in (0.0, 5_000.0):
+        steps = Steps()
+        for i in range(STEPS):
+            begin = steps.host
+            if compiling:
+                steps.build.range(steps.host, steps.host + compiling, "compile_fx (dynamo_timed)")
+                steps.host += compiling
+            for _ in range(40):
+                steps.launch(BF16, 10.0, blocks=13)
+                steps.host += 50.0
+            steps.build.range(begin, steps.host, f"step_{i}")
+        folder = tmp_path / str(compiling)
+        folder.mkdir()
+        found, _ = steps.diagnose(folder)
+        assert ("compilation_or_warmup" in {f.cause for f in found.findings}) == bool(compiling)
+        gain[compiling] = named(found, "larger_batch").time_ns_per_step
+    assert gain[5_000.0] == pytest.approx(gain[0.0], rel=0.1)
+
+
+def test_an_inference_is_told_of_requests_not_of_an_optimizer(tmp_path: Path) -> None:
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(8):
+            steps.launch(BF16, 50.0, blocks=33)
+        steps.launch("paged_attention_v2_kernel", 50.0, blocks=1000)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    lever = named(run(steps, tmp_path), "larger_batch")
+    told = " ".join([lever.message, *lever.recommendations])
+    assert "requests" in told
+    assert not any(word in told for word in ("optimizer", "gradients", "learning rate"))
 
 
 @pytest.mark.parametrize("loads", [False, True])

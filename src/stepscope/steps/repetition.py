@@ -35,10 +35,6 @@ from stepscope.trace.frame import BoolArray, IntArray
 
 _SAME_LENGTH: Final = 0.05
 _BEGIN_CAPTURE = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
-_LAYER_NUMBER = re.compile(
-    r"(?<![a-z])(?:layers?|blocks?|h)[._ \[(]{0,2}(\d+)(?!\d)", re.IGNORECASE
-)
-"""The number of a layer in the name of a range, as module paths have it."""
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 _IN_MOST: Final = 0.8
 """What an iteration must hold has to be in this share of the repetitions at least."""
@@ -299,7 +295,7 @@ def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
         return False
     number = np.array(
         [
-            int(m[1][-9:]) if (m := _LAYER_NUMBER.search(name)) else -1
+            int(m[1][-9:]) if (m := words.LAYER_NUMBER.search(name)) else -1
             for name in ranges.texts["name"]
         ]
         + [-1]
@@ -389,6 +385,16 @@ def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
         "takes most of the GPU's time counts as one"
     )
     return Steps(begin, _last_end(gpu), "graph_replay", message, kind="graph_replay")
+
+
+def replayed_graph(found: Launches) -> IntArray:
+    """Positions at which the graph is launched that is launched most often; empty without any."""
+    graphs = np.flatnonzero(found.several)
+    if not len(graphs):
+        return graphs
+    _, which = with_inverse(found.token[graphs])
+    at: IntArray = graphs[which == int(np.argmax(np.bincount(which)))]
+    return at
 
 
 def from_optimizer_ranges(gpu: GpuTimeline, window_start_ns: int) -> Steps | None:

@@ -17,6 +17,9 @@ _OTHERS = "cause IN ('checkpoint_stall', 'cpu_offload')"
     "copy less: smaller types (uint8, bfloat16), converted inside the jitted function",
 )
 @in_inference(
+    "where weights stay in host memory (CPU offload, a device_map that does not fit): keep more of "
+    "them on the GPU, quantised if need be, and upload those of the next layer from pinned memory "
+    "on another stream while this one computes",
     "keep on the GPU what the next step needs: the cache of keys and values, sampled tokens, "
     "positions; raise the memory that the cache may take rather than swap it to the host",
     "pin the host buffers that inputs and results pass through, and copy with non_blocking=True",
