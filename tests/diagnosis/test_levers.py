@@ -195,28 +195,6 @@ def test_a_larger_batch_shares_the_launches_out_among_more_samples(tmp_path: Pat
     assert "each launch" in lever.recommendations[0]
 
 
-def test_a_larger_batch_shares_no_compiling_out(tmp_path: Path) -> None:
-    """What a larger batch saves is the same whether the step compiles as well or not."""
-    gain = {}
-    for compiling in (0.0, 5_000.0):
-        steps = Steps()
-        for i in range(STEPS):
-            begin = steps.host
-            if compiling:
-                steps.build.range(steps.host, steps.host + compiling, "compile_fx (dynamo_timed)")
-                steps.host += compiling
-            for _ in range(40):
-                steps.launch(BF16, 10.0, blocks=13)
-                steps.host += 50.0
-            steps.build.range(begin, steps.host, f"step_{i}")
-        folder = tmp_path / str(compiling)
-        folder.mkdir()
-        found, _ = steps.diagnose(folder)
-        assert ("compilation_or_warmup" in {f.cause for f in found.findings}) == bool(compiling)
-        gain[compiling] = named(found, "larger_batch").time_ns_per_step
-    assert gain[5_000.0] == pytest.approx(gain[0.0], rel=0.1)
-
-
 def test_an_inference_is_told_of_requests_not_of_an_optimizer(tmp_path: Path) -> None:
     steps = Steps()
     for i in range(STEPS):

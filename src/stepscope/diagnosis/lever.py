@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 NOISE_SHARE: Final = 0.01
 """Share of the step under which a gain cannot be told from noise in two runs of a program."""
 
-_ONCE: Final = "compilation_or_warmup"
 _BOUNDS: Final[tuple[Bound, ...]] = ("low", "expected", "high")
 _HIGH, _MEDIUM = 0.20, 0.08
 
@@ -307,19 +306,16 @@ def _with_setting(case: Case, setting: Edit, replays: _Replays) -> tuple[Predict
     """The time of as many samples with a setting; and whether only repaired findings let it gain.
 
     Where the host limits the step, a setting that gives each launch more work gains more today
-    than once the launches cost nothing. Code is compiled once whatever a step holds, so that the
-    time for it is shared out among no samples.
+    than once the launches cost nothing.
     """
     step, a_sample = case.step_ns, 1 / setting.samples(1)
-    once: list[Change] = [Free(_ONCE)] if case.idle_ns(_ONCE) >= noise_ns(case) else []
-    alone = replays.replay.predict([*once, setting])
-    today = float(replays.replay.step_after_ns(once)) if once else step
-    now = today - alone.step_ns * a_sample
-    before, found, after = today, alone, False
+    alone = replays.replay.predict([setting])
+    now = step - alone.step_ns * a_sample
+    before, found, after = step, alone, False
     if replays.repairs:
         repaired = replays.replay.predict([*replays.repairs, setting])
         after = replays.repaired_ns - repaired.step_ns * a_sample > now + noise_ns(case)
-        before, found = (replays.repaired_ns, repaired) if after else (today, alone)
+        before, found = (replays.repaired_ns, repaired) if after else (step, alone)
     chosen = max(before - found.step_ns * a_sample, 0.0)
     greatest = min(max(before - found.low_ns * a_sample, chosen), before)
     least = max(min(before - found.high_ns * a_sample, chosen), 0.0)
