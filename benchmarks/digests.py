@@ -25,12 +25,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.support.captures import unpack
 
 from stepscope.api import Job
-from stepscope.api.digests import (
-    SUFFIX,
-    diagnose_digests,
-    make_digest,
-    write_digests,
-)
+from stepscope.api.digest_files import SUFFIX, write_digests
+from stepscope.api.digest_making import make_digest
+from stepscope.api.digests import diagnose_digests
 from stepscope.api.inputs import expand
 from stepscope.trace.errors import StepscopeError
 

@@ -23,7 +23,8 @@ from tests.jobs.test_recipe_engine import ROOT, TASK, inputs, states, values
 from tests.support.captures import DATA, unpack
 
 from stepscope.api import recipes as facade
-from stepscope.api.digests import digest_captures, write_digests
+from stepscope.api.digest_files import write_digests
+from stepscope.api.digest_making import digest_captures
 from stepscope.api.recipes import Engine, run_recipe
 from stepscope.jobs.engine import run
 from stepscope.jobs.engine.work import Item

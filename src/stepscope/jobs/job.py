@@ -183,13 +183,12 @@ def analysed(digests: Sequence[Digest], topology: Mapping[str, Any] | None = Non
     needs = needs_of(times, role, where, len(matched.channels) if matched else 0)
     job = DigestJob(digests, matched, times) if matched is not None else None
     late: list[Late] = []
+    found: list[Seen] = []
     if comparable(role):
         late = late_ranks(digests, times, role, needs, where)
         found = causes_of.many_ranks(late, times, job)
-    else:
-        found = (
-            causes_of.few_ranks(job, needs.whole) if job is not None and len(digests) > 1 else []
-        )
+    elif len(digests) > 1 and job is not None:
+        found = causes_of.few_ranks(job, needs.whole)
     if matched is not None and found_links is not None:
         found += _slow_links(matched, found_links, times, needs)
     found += causes_of.exposed(times, len(digests) == 1 or matched is None)
