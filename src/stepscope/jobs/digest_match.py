@@ -242,12 +242,10 @@ def _lag(job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray) -> i
     fits = np.flatnonzero(enough & same)
     if not len(fits):
         return 0
-    own = there[fits]
     apart = apart[fits]
-    row = np.arange(len(fits))
-    middle = np.sort(apart, axis=1)[row, (own.sum(axis=1) - 1) // 2]  # those not there come last
+    middle = _middle(apart)
     away = apart - middle[:, None] - _drift(apart, end_b[at])
-    cost = np.nanmean(np.abs(away - np.nanmedian(away, axis=1, keepdims=True)), axis=1)
+    cost = np.nansum(np.abs(away - _middle(away)[:, None]), axis=1) / there[fits].sum(axis=1)
     if prior is not None:
         cost = cost + _TRUST * np.abs(middle - prior)
     return int(lags[fits[int(np.argmin(cost))]])
@@ -264,15 +262,18 @@ def _drift(apart: AnyArray, at_ns: IntArray) -> AnyArray:
     if half < 4:
         return np.zeros_like(apart)
     length = float(np.median(at_ns[half:]) - np.median(at_ns[:half]))
-    known = (~np.isnan(apart[:, :half])).sum(axis=1) * (~np.isnan(apart[:, half:])).sum(axis=1)
-    slope = np.zeros(len(apart))
-    rows = np.flatnonzero(known)
-    slope[rows] = np.nanmedian(apart[rows, half:], axis=1) - np.nanmedian(
-        apart[rows, :half], axis=1
-    )
-    slope /= max(length, 1.0)
+    slope = (_middle(apart[:, half:]) - _middle(apart[:, :half])) / max(length, 1.0)
+    slope = np.nan_to_num(slope)  # where a half has nothing
     slope[np.abs(slope) > _DRIFT] = 0.0  # no clock drifts so fast: it was set
     found: AnyArray = slope[:, None] * (at_ns - at_ns[half])[None, :]
+    return found
+
+
+def _middle(values: AnyArray) -> AnyArray:
+    """The lower median of each row without its NaNs; NaN where it has nothing else."""
+    ordered = np.sort(values, axis=1)  # NaN comes last
+    known = np.count_nonzero(~np.isnan(values), axis=1)
+    found: AnyArray = ordered[np.arange(len(values)), np.maximum(known - 1, 0) // 2]
     return found
 
 
