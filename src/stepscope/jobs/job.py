@@ -120,6 +120,8 @@ def diagnosis_of(
     everyone = sorted({device for one in job.late for device in one.devices})
     repaired = step_without(job.needs.whole, job.role, np.array(everyone, np.int64))
     gained = float((step_without(job.needs.whole, job.role, _EMPTY) - repaired).mean())
+    # late ranks of a job of few stand in the findings only
+    gained = max([gained, *(seen.gain_ns for seen in job.found if seen.reason)])
     findings = [finding(seen, digests, job.times, job.role, job.matched) for seen in job.found]
     missing = job.matched.missing_ranks if job.matched is not None else []
     worlds = [d.facts["world_size"] for d in digests if d.facts["world_size"]]
