@@ -270,6 +270,13 @@ def find_steps(
         steps = _found(gpu, enqueued, does, window_start_ns) or _whole(gpu)
     steps = replace(steps, kind=kind_of(steps, gpu, does))
     bounds = step_windows(gpu, steps)
+    silent_ns = steps.end_ns - int(bounds[-1])
+    if len(steps) >= MIN_STEPS and steps.marked and silent_ns > 0:
+        message = (
+            f"{steps.message}; the last one's mark lasts {milliseconds(silent_ns)} longer, without "
+            "a launch, which counts to no step"
+        )
+        steps = replace(steps, end_ns=int(bounds[-1]), message=message)
     inner = inner_of(steps, enqueued, bounds, does)
     if inner:
         holds = "it holds" if len(steps) == 1 else "each holds"

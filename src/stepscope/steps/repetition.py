@@ -47,6 +47,14 @@ _STRANGE: Final = 3
 layers (the last norm, the head, sampling), and no beginning of another iteration."""
 
 
+_PART_OF_ONE: Final = 0.5
+"""What launches less than this share of what an iteration launches is no iteration."""
+_PRODUCT = re.compile(
+    r"gemm|(?<![a-z])conv|convol|fprop|dgrad|wgrad|winograd|cutlass|xmma|Cijk_",
+    re.IGNORECASE,
+)
+"""Kernels that multiply matrices or convolve."""
+
 OFTEN: Final = 8
 """So many repetitions at least make a loop of what only a later part of a capture holds: among
 many parts of a sequence, one may seem to repeat by chance."""
@@ -76,6 +84,11 @@ class Launches:
         """Which launches update parameters."""
         kernels = self.gpu.ops.matches("name", words.OPTIMIZER_KERNEL) & self.gpu.is_kernel
         return kernels[self.op]
+
+    @cached_property
+    def product(self) -> BoolArray:
+        """Which launches multiply matrices or convolve."""
+        return (self.gpu.ops.matches("name", _PRODUCT) & self.gpu.is_kernel)[self.op]
 
     @cached_property
     def upload(self) -> BoolArray:
@@ -311,12 +324,24 @@ def _tail(found: Launches, anchors: IntArray) -> bool:
 def _head(found: Launches, anchors: IntArray) -> bool:
     """Whether launches lead to the first repetition that occur in none.
 
-    What uploads before a loop is the initialisation of a program.
+    What uploads before a loop is the initialisation of a program, which fills and draws random
+    numbers, but multiplies nothing. Products behind the last upload are the way into a model (the
+    embedding of patches, its first convolution), unless they belong to an iteration that chose
+    other kernels than the later ones: that launches what else an iteration launches.
     """
     first = int(anchors[0])
     inside = found.token[first : int(anchors[-1])]
-    strange = ~among(found.token[:first], inside)
-    return int(strange.sum()) >= _STRANGE and not found.upload[:first].any()
+    uploads = np.flatnonzero(found.upload[:first])
+    begin = int(uploads[-1]) + 1 if len(uploads) else 0
+    lead = found.token[begin:first]
+    strange = ~among(lead, inside)
+    if int(strange.sum()) < _STRANGE:
+        return False
+    if not len(uploads):
+        return True
+    usual = distinct_values(inside)
+    known = float(among(usual, lead).mean())
+    return known < _PART_OF_ONE and bool(found.product[begin:first][strange].any())
 
 
 def from_kernels(found: Launches, repeated: Repetition, window_start_ns: int) -> Steps:

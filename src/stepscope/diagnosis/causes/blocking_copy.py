@@ -105,7 +105,11 @@ CAUSE = Cause(
         "input_starvation is the preparation of the batch before its copy. A copy that overlaps "
         "with kernels is not exposed and costs nothing."
     ),
-    prediction="the step without the exposed host-device copies and the gaps they leave",
+    prediction=(
+        "the step with pinned copies that nobody waits for, in the order of their stream and at "
+        "the bandwidth of the capture's pinned copies, or of the device's bus; at best they are "
+        "hidden, as on a stream of their own"
+    ),
     reference="NVIDIA CUDA best practices: pinned memory, asynchronous transfers",
     min_share=0.05,
     detect=detect,

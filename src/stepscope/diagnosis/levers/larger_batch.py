@@ -13,6 +13,8 @@ from stepscope.simulation.settings.batch import Batch
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "larger_batch"
+_ONCE: Final = "compilation_or_warmup"
+_MUCH: Final = 0.05  # of the step: from then on it is a finding
 TIMES: Final = 2
 """The batch that the prediction is about is so many times as large."""
 
@@ -21,8 +23,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     """Kernels with fewer blocks than the device has SMs, and what does not grow with the batch."""
     kernels = case.explanation.kernels
     sms = kernels.device[1]
-    if not sms:
-        return None
+    if not sms or case.idle_ns(_ONCE) >= _MUCH * case.step_ns:
+        return None  # what is loaded or compiled once tells nothing about the time of a sample
     blocks = kernels.blocks
     mine = kernels.gpu.is_compute & kernels.steady & ~taken
     small = mine & (blocks > 0) & (blocks < sms)
