@@ -12,7 +12,13 @@ from typing import Final
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.result import Evidence, ProfilerOverhead
-from stepscope.gaps.profiler_overhead import DEVIATIONS, LARGEST_PART, TABLE, recorded_events
+from stepscope.gaps.profiler_overhead import (
+    DEVIATIONS,
+    LARGEST_PART,
+    PROFILED,
+    TABLE,
+    recorded_events,
+)
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""
@@ -41,8 +47,8 @@ _WORTH_A_WARNING: Final = 0.08
 def uncertain_overhead_ns(case: Case, late_ns: float) -> float:
     """Of so much time in late launches, what the capturing tool may have made, ns per step.
 
-    Its cost lies on all late launches of the step alike. With torch.profiler the estimate itself
-    is charged already; here stands that it may be twice as much.
+    Its cost lies on all late launches of the step alike. What recording by torch.profiler takes is
+    charged or replayed away; here stands how much more it may be at most.
 
     Args:
         case: the device.
@@ -52,7 +58,8 @@ def uncertain_overhead_ns(case: Case, late_ns: float) -> float:
     if e.measured is not None:
         most = max(e.measured.high_ns - case.idle_ns(_CHARGED), 0.0)
     else:
-        most = e.recording_ns / e.n_steady if e.tool is None else e.tool.most_ns
+        more = PROFILED["low"] - PROFILED["expected"]
+        most = more * _recorded_ns(case) if e.tool is None else e.tool.most_ns
     all_late = max(case.idle_ns("launch_bound"), late_ns)
     return late_ns * min(1.0, most / all_late) if all_late > 0 else 0.0
 
@@ -69,8 +76,13 @@ def unclaimed_ns(case: Case) -> float:
         return max(e.measured.cost_ns - case.idle_ns(_CHARGED), 0.0)
     if e.tool is not None:
         return 2 * e.tool.typical_ns
-    cost = recorded_events(e.gpu, case.device.read, e.begin_ns, e.end_ns).cost_ns()
-    return max(cost - e.recording_ns, 0.0) / e.n_steady
+    return max(_recorded_ns(case) - e.recording_ns / e.n_steady, 0.0)
+
+
+def _recorded_ns(case: Case) -> float:
+    """What recording the captured events takes torch.profiler, ns per step."""
+    e = case.explanation
+    return recorded_events(e.gpu, case.device.read, e.begin_ns, e.end_ns).cost_ns() / e.n_steady
 
 
 def measured_figures(case: Case) -> list[Figure]:
