@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from stepscope import __version__
-from stepscope.agent.answers import encoded
+from stepscope.agent.answers import encoded, sentence
 from stepscope.agent.session import Session
 from stepscope.agent.tool import tools
 from stepscope.render.text import clean
@@ -80,7 +80,7 @@ def server(session: Session) -> Server[Any]:
                 raise UsageError(f"no tool {clean(params.name)}; there are {', '.join(tools())}")
             text = await asked(partial(tool.answer, session, params.arguments or {}))
         except StepscopeError as error:
-            failed, text = True, clean(str(error), _LONGEST_ERROR)
+            failed, text = True, sentence(str(error), (), _LONGEST_ERROR)
         except Exception as error:
             failed, text = True, f"internal error: {type(error).__name__}; please report it"
         return types.CallToolResult(
@@ -104,7 +104,7 @@ def server(session: Session) -> Server[Any]:
         try:
             text = await asked(partial(_resource, session, uri))
         except StepscopeError as error:
-            raise MCPError(types.INVALID_PARAMS, clean(str(error), _LONGEST_ERROR)) from error
+            raise MCPError(types.INVALID_PARAMS, sentence(str(error), (), _LONGEST_ERROR)) from error
         content = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 

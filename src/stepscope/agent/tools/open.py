@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from stepscope.agent.answers import BUDGET, Answer, Detail, ms, named, page
+from stepscope.agent.answers import BUDGET, Answer, Detail, ms, named, page, sentence
 from stepscope.agent.session import Session
 from stepscope.agent.tool import Tool
 from stepscope.render.text import clean
@@ -49,9 +49,9 @@ def ask(session: Session, arguments: Arguments) -> Answer:
         "command": named(first.command, 200) if first.command else None,
         "rows_by_table": {table: count for table, count in sorted(rows.items()) if count},
         "problems": [
-            f"{p.severity}: {p.count} x {clean(p.message, 200)}" for p in job.problems[:4]
+            f"{p.severity}: {p.count} x {sentence(p.message, (), 200)}" for p in job.problems[:4]
         ],
-        "warnings": [clean(text, 200) for text in job.warnings[:4]],
+        "warnings": [sentence(text, (), 200) for text in job.warnings[:4]],
     }
     if arguments.detail == "concise":
         return answer
