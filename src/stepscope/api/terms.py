@@ -45,6 +45,7 @@ def terms() -> tuple[Meaning, ...]:
         *(of_entry(entry) for entry in entries().values()),
         *(of_goal(goal) for goal in goals().values()),
         *_of_diagnosis(),
+        *_of_simulation(),
         *_of_reports(),
         *_of_kernels(),
         *_of_captures(),
@@ -76,6 +77,26 @@ def _of_diagnosis() -> Iterator[Meaning]:
                 ],
                 reference=one.reference,
             )
+
+
+def _of_simulation() -> Iterator[Meaning]:
+    from stepscope.simulation.settings.base import settings
+
+    for one in settings().values():
+        yield Meaning(
+            kind="setting of whatif",
+            id=one.name,
+            title=one.title,
+            meaning=f"{one.help}.",
+            remedies=[f"`stepscope whatif CAPTURE --set {one.name}={one.example}`"],
+            details=[
+                Detail("values", one.values),
+                Detail("model", one.model),
+                Detail("assumes", one.assumes),
+                Detail("checked", one.checked),
+                Detail("refused", one.refuses),
+            ],
+        )
 
 
 def _of_reports() -> Iterator[Meaning]:

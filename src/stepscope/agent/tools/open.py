@@ -36,6 +36,8 @@ def ask(session: Session, arguments: Arguments) -> Answer:
     """Its id, source, ranks and tables; detailed: what it lacks, and how to capture that."""
     id_ = session.open(arguments.capture, arguments.step, arguments.step_kernel)
     job = session.job(id_)
+    if arguments.step or arguments.step_kernel:
+        _ = job.steps  # a step that is not there is refused here, not by the next tool
     first = job.traces[0].meta
     rows: dict[str, int] = {}
     for trace in job.traces:
