@@ -115,9 +115,9 @@ def find(
     asked = _plain(term)
     if not asked:
         raise UsageError("name a term, as in: stepscope explain host_sync")
+    loose = _loose(term)
     found = [m for m in known if asked in (_plain(m.id), _plain(m.title))]
-    if not found:
-        found = [m for m in known if _loose(term) in (_loose(m.id), _loose(m.title))]
+    found += [m for m in known if m not in found and loose in (_loose(m.id), _loose(m.title))]
     if not found:
         named = {entry.id for entry in entries if entry.is_named(term.strip())}
         found = [m for m in known if m.id in named]
