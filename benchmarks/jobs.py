@@ -26,12 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 from tests.support.digest_jobs import PLANTS, Plant, Shape, made  # noqa: E402
 
-from stepscope.api.digests import (  # noqa: E402
-    SUFFIX,
-    diagnose_digests,
-    read_digests,
-    write_digests,
-)
+from stepscope.api.digest_files import SUFFIX, read_digests, write_digests  # noqa: E402
+from stepscope.api.digests import diagnose_digests  # noqa: E402
 from stepscope.jobs.digest import Digest  # noqa: E402
 from stepscope.jobs.job import diagnose_job  # noqa: E402
 

@@ -58,15 +58,22 @@ PARTS: dict[str, dict[str, set[str]]] = {
             *(".answers", ".inputs", ".explained", ".tables", ".reports", ".stored", ".views"),
             ".ncu",
         },
-        "digests": {
-            *("diagnosis", "importers", "jobs", "operators", "simulation", "trace"),
-            *(".inputs", ".job"),
+        # The captures of a task over many, with what became of each.
+        "items": {"jobs", "trace", ".inputs"},
+        "digest_files": {"jobs", "trace"},
+        "digest_making": {
+            *("diagnosis", "jobs", "operators", "simulation", "trace"),
+            *(".digest_files", ".items", ".job"),
         },
-        "job_page": {"jobs", "trace", ".digests", ".inputs", ".job"},
+        "digests": {
+            *("importers", "jobs", "trace"),
+            *(".digest_files", ".digest_making", ".inputs", ".items", ".job"),
+        },
+        "job_page": {"jobs", "trace", ".digest_files", ".digests", ".inputs", ".job"},
         "recipe_diff": {"jobs", "trace"},
         "recipes": {
             *("cache", "importers", "jobs", "render", "reports", "trace"),
-            *(".inputs", ".recipe_diff"),
+            *(".items", ".recipe_diff"),
         },
         "runs": {"compare", "trace", ".job"},
         "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
@@ -181,7 +188,7 @@ OWNERS: dict[str, set[str]] = {
     "pyarrow.parquet": {
         *("trace", "importers.nsys"),
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
-        *("compare.history.folder", "api.history", "api.digests", "api.recipes"),
+        *("compare.history.folder", "api.history", "api.digest_files", "api.recipes"),
         "export.tables",
     },
     "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},

@@ -24,6 +24,8 @@ from stepscope.kernels.categories import classify
         "tokenize",
         "collate_fn",
         "prefetch",
+        "data_prefetcher",
+        "prefetch_next_batch",
         "data_time",
         "load data",
     ],
@@ -43,6 +45,9 @@ def test_input(name: str) -> None:
         "step_1",
         "forward",
         "h2d",
+        "prefetch_layer_3",
+        "prefetch_h2d_w1",
+        "prefetch_experts",
         "metadata",
     ],
 )

@@ -709,3 +709,25 @@ def test_no_cell_of_csv_is_a_formula(
 def test_numbers_and_indented_ranges_stay() -> None:
     for text in ("-1", "+2.5", "-1e-9", "-12,000.5", "--dataload", "-", "void f<-1>()", "a=b"):
         assert no_formula(text) == text
+
+
+@pytest.mark.parametrize(
+    ("lacking", "code", "stated"),
+    [
+        ("msgspec", 2, "the Python package msgspec is missing"),
+        ("stepscope.api.job", 3, "a bug in Stepscope"),
+    ],
+)
+def test_a_missing_package_is_named_and_a_missing_module_is_a_bug(
+    lacking: str, code: int, stated: str
+) -> None:
+    """As where the package was copied without what it needs."""
+    program = (
+        f"import sys; sys.modules[{lacking!r}] = None; sys.argv = ['stepscope', 'info', 'a.json']; "
+        "from stepscope.cli.main import main; main()"
+    )
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    assert stated in done.stderr
+    assert done.stderr.count("\n") == 1

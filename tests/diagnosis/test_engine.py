@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from tests.support.build import Build
 
 from stepscope.api import Job
-from stepscope.diagnosis.cause import causes
+from stepscope.diagnosis.cause import Case, Detection, causes
 from stepscope.diagnosis.engine import HEALTHY
-from stepscope.diagnosis.ranking import INSUFFICIENT
+from stepscope.diagnosis.predictions import Predicted
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, order
 from stepscope.diagnosis.result import Diagnosis, Evidence
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
@@ -116,6 +119,37 @@ def test_the_profiler_never_outranks_the_program(tmp_path: Path) -> None:
     assert first.predicted_step_ns == pytest.approx(known["step_ns"] * after / before, rel=0.01)
 
 
+def ranked_item(cause: str, gain: float) -> Ranked:
+    """A finding of a step of 100 ns that gains so much of it."""
+    case = cast("Case", SimpleNamespace(step_ns=100.0))
+    detection = cast("Detection", SimpleNamespace(time_ns=60.0, overhead_ns=0.0, repair=None))
+    left = 100.0 - gain
+    return Ranked(causes()[cause], case, detection, [0], Predicted(left, left, left))
+
+
+@pytest.mark.parametrize(("gain", "first"), [(2.0, "profiler_overhead"), (20.0, "host_sync")])
+def test_what_gains_next_to_nothing_is_not_told_before_the_profiler(
+    gain: float, first: str
+) -> None:
+    items = [ranked_item("host_sync", gain), ranked_item("profiler_overhead", 50.0)]
+    assert max(items, key=order).cause.id == first
+
+
+def test_idle_time_beside_more_communication_is_not_what_data_lacks_for(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        for k in range(5):
+            start = at + 1_900 * k
+            build.kernel(start, start + 300, name=f"k{k}")
+            build.kernel(
+                start + 300, start + 1_700, name="ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+            )
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert diagnosis.verdict == INSUFFICIENT
+    assert "ommunication" in diagnosis.findings[0].message
+
+
 def test_without_launching_calls_the_answer_is_that_data_lacks(tmp_path: Path) -> None:
     build = Build()
     for i in range(STEPS):
@@ -216,3 +250,13 @@ def test_what_a_figure_counts_agrees_with_it(value: int, output: str) -> None:
     evidence = [Evidence("n", value, "count", "SELECT 1", 1)]
     assert filled("{n} workers, {n} pauses, {n} launches, {n} of {n} steps", evidence, {}) == output
     assert filled("{n} times as long", evidence, {}) == f"{value} times as long"
+
+
+def test_pages_that_move_when_touched_are_no_work_without_a_call(tmp_path: Path) -> None:
+    build = Build()
+    build.kernel(100, 3_000, call=(50, 60), name="add")
+    for k in range(60):
+        build.copy(200 + 40 * k, 210 + 40 * k, kind="UVM HtoD", size=1 << 16)
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert diagnosis.verdict == INSUFFICIENT
+    assert "too few" in diagnosis.findings[0].message

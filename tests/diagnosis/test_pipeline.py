@@ -6,12 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 from tests.support.build import Build
 from tests.support.pipeline import MOVES, SEND_RECV, STEPS, gpipe, played, step_us
 
 from stepscope.api import Job
 from stepscope.simulation import RankLike
+from stepscope.simulation.program import C
+from stepscope.simulation.ranks import even_work, rank_like
 
 
 @pytest.mark.parametrize("stages", [2, 4])
@@ -75,6 +78,34 @@ def test_a_slow_stage_is_named_and_its_repair_predicted(
     innocent = job.simulation.predict([RankLike(1)]).step_ns
     assert innocent == pytest.approx(job.simulation.measured_step_ns, rel=0.02)
     assert job.verify(msgspec.json.encode(diagnosis)).verified
+
+
+def test_layers_that_move_take_their_launches_with_them(tmp_path: Path) -> None:
+    """A pass of one stage is 50 launches of 5 us, one of the other 150: 100 each."""
+    stages = {0: (1_000.0, 50), 1: (3_000.0, 150)}
+    job = played(tmp_path, gpipe(2, 8, lambda s: stages[s][0]), lambda s: stages[s][1], ahead=True)
+    before = job.simulation.subjects
+    after = even_work(before, "stages")
+    for then, now, ratio in zip(before, after, (2.0, 2 / 3), strict=True):
+        compute = then.of_ops(then.gpu.is_compute)
+        took, takes = (
+            (s.program.call_ns + s.program.work_ns[:, C["launch_bound"]])[compute].sum()
+            for s in (then, now)
+        )
+        assert takes == pytest.approx(ratio * took, rel=0.1)
+
+
+def test_a_rank_like_another_is_recorded_like_it(tmp_path: Path) -> None:
+    job = played(tmp_path, gpipe(2, 4, lambda stage: 1_000.0), pieces=lambda stage: 3)
+    one, other = (
+        s.becomes(recording_ns=np.full(len(s.program), cost, np.int64))
+        for s, cost in zip(job.simulation.subjects, (100, 300), strict=True)
+    )
+    changed = rank_like([one, other], 1, "median")
+    assert changed[0].program.recording_ns.sum() == one.program.recording_ns.sum()
+    assert changed[1].program.recording_ns.sum() == pytest.approx(
+        one.program.recording_ns.sum(), rel=0.05
+    )
 
 
 @pytest.mark.parametrize(

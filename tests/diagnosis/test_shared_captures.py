@@ -43,7 +43,7 @@ KNOWN = [
     Known("public/vllm_decode.json.gz", 10.7, 1, "decode_step", None, HEALTHY, ("step_jitter",)),
     Known("public/deepseek_train.json.gz", 112, 1, "training_step", ("layer", 4),
           never=("inefficient_kernel", "pipeline_bubble")),
-    Known("public/xdit_sd35.json.gz", 1195, 1, "forward", ("denoising_step", 4),
+    Known("public/xdit_sd35.json.gz", 1195, 1, "engine_iteration", ("denoising_step", 4),
           never=("compilation_or_warmup",)),
     Known("public/tb_resnet50_w0.json.gz", 178, 6, "training_step", None, "input_starvation"),
     Known("h200-2/graph_healthy.sqlite.xz", 14.2, 12, "graph_replay", None, HEALTHY),

@@ -95,7 +95,9 @@ def test_an_emptied_cache(tmp_path: Path) -> None:
         begin = at
         for k in range(20):
             build.api(at, at + 200, "cudaMalloc")
-            build.kernel(at + 230, at + 530, call=(at + 205, at + 215), name=f"k{k}")
+            build.kernel(
+                at + 230, at + 530, call=(at + 205, at + 215), name=f"void at::native::work<{k}>"
+            )
             at += 220
         done = begin + 230 + 20 * 300
         build.api(at, done + 10, "cudaFree")

@@ -312,7 +312,7 @@ def test_digests_give_the_ranks_of_processes(tmp_path: Path, reader: Any) -> Non
 
     captures = [unpack(DATA.parent / "ranks" / f"ddp_imbalance.rank{r}.sqlite.xz") for r in (0, 1)]
     reader("digest", *captures, "-o", tmp_path / "digests")
-    from stepscope.api.digests import read_digests
+    from stepscope.api.digest_files import read_digests
 
     digests = [d for f in sorted((tmp_path / "digests").iterdir()) for d in read_digests(f)]
     made = job(1, 2)

@@ -15,14 +15,9 @@ from tests.support.captures import unpack
 from tests.support.digest_jobs import PLANTS, Plant, Shape, made
 
 from stepscope.api import Job
-from stepscope.api.digests import (
-    SUFFIX,
-    diagnose_digests,
-    goes_by_digests,
-    make_digest,
-    read_digests,
-    write_digests,
-)
+from stepscope.api.digest_files import SUFFIX, read_digests, write_digests
+from stepscope.api.digest_making import make_digest
+from stepscope.api.digests import diagnose_digests, goes_by_digests
 from stepscope.cli.main import cli
 from stepscope.collectives.late import lateness
 from stepscope.importers.flight_recorder import looks_like_dump, read_dump

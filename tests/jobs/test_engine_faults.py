@@ -22,8 +22,10 @@ from tests.cli.command import Stepscope, is_one_line
 from tests.jobs.test_recipe_engine import ROOT, TASK, inputs, states, values
 from tests.support.captures import DATA, unpack
 
+from stepscope.api import items
 from stepscope.api import recipes as facade
-from stepscope.api.digests import digest_captures, write_digests
+from stepscope.api.digest_files import write_digests
+from stepscope.api.digest_making import digest_captures
 from stepscope.api.recipes import Engine, run_recipe
 from stepscope.jobs.engine import run
 from stepscope.jobs.engine.work import Item
@@ -266,19 +268,19 @@ def test_a_capture_that_is_deleted_midway_is_named(
     captures: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before it is looked at, and between that and its reading."""
-    looked = facade._identity
+    looked = items._identity
 
     def looked_too_late(path: Path) -> tuple[str, int]:
         if path == captures[1]:
             path.unlink()
         return looked(path)
 
-    monkeypatch.setattr(facade, "_identity", looked_too_late)
+    monkeypatch.setattr(items, "_identity", looked_too_late)
     found = asked([captures[0].parent], tmp_path / "a")
     assert [i.state for i in found.inputs] == ["done", "failed", "done"]
     assert "does not exist" in found.inputs[1].message
     assert not found.complete
-    monkeypatch.setattr(facade, "_identity", looked)
+    monkeypatch.setattr(items, "_identity", looked)
     done = facade.mapped
 
     def deleted_before(*given: Any, **more: Any) -> Any:

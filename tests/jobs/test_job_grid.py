@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.support.digest_jobs import Plant, Shape, made
 
-from stepscope.api.digests import SUFFIX, read_digests
+from stepscope.api.digest_files import SUFFIX, read_digests
 from stepscope.jobs.digest import Digest
 from stepscope.jobs.job import JobAnalysis, analysed, diagnosis_of
 from stepscope.jobs.job_grid import cells, grid

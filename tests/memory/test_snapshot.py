@@ -262,3 +262,42 @@ def test_every_operation_that_is_not_plain_data_is_refused(tmp_path: Path) -> No
     pickle.Pickler(buffer, 4).dump({1, 2})
     with pytest.raises(InputError):
         unpickled(buffer.getvalue(), tmp_path)
+
+
+def model_of(made: Allocator, layers: int) -> None:
+    """The layers of one forward pass: each keeps some of what it allocates for the backward."""
+    for _ in range(layers):
+        made.alloc(4 * MIB, FORWARD)
+        short = [made.alloc(3 * MIB, FORWARD[2:]), made.alloc(2 * MIB, FORWARD[1:])]
+        for address in short:
+            made.free(address)
+
+
+def test_layers_are_no_steps_that_leak(reader: Stepscope, tmp_path: Path) -> None:
+    made = Allocator()
+    model_of(made, 12)
+    ends = ("norm", "scale", "head", "shift", "softmax", "pick", "loss")
+    head = [stack((name, "/home/me/model.py"), MAIN) for name in ends]
+    for frames in head:
+        made.alloc(MIB, frames)
+    (device,) = reader.json("memory", dump(tmp_path / "s.pickle", made.snapshot()))["devices"]
+    assert not device["steps"]
+    assert device["growth"] is None
+
+
+def test_what_may_be_layers_is_said_so(reader: Stepscope, tmp_path: Path) -> None:
+    made = Allocator()
+    model_of(made, 12)
+    (device,) = reader.json("memory", dump(tmp_path / "s.pickle", made.snapshot()))["devices"]
+    assert "layers of one forward pass" in device["growth"]["message"]
+
+
+def test_a_loop_over_parameters_is_no_loop_of_steps(reader: Stepscope, tmp_path: Path) -> None:
+    made = Allocator()
+    model_of(made, 40)
+    for _ in range(12):
+        made.alloc(6 * MIB, STATE)
+        for address in [made.alloc(9 * MIB, STATE[1:]), made.alloc(8 * MIB, STATE[1:])]:
+            made.free(address)
+    (device,) = reader.json("memory", dump(tmp_path / "s.pickle", made.snapshot()))["devices"]
+    assert len(device["steps"]) != 12

@@ -309,3 +309,11 @@ def test_people_get_milliseconds_and_are_told_what_is_missing(reader: Stepscope)
     assert "no input shapes" in reader("operators", path, "--by", "shape").stdout
     markdown = reader("operators", path, "--format", "markdown", "--limit", "2").stdout
     assert markdown.count("\n|") >= 3
+
+
+def test_kernels_without_any_event_of_the_host_belong_to_no_operator(tmp_path: Path) -> None:
+    build = Build()
+    for i in range(5):
+        build.kernel(100 * i, 100 * i + 40, name="gemm")
+    found = operator_averages([Source(build.trace(tmp_path).frame)], [])
+    assert [(row.name, row.kernels) for row in found.operators] == [("(no operator)", 5)]

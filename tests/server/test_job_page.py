@@ -19,7 +19,8 @@ from tests.server.test_panels import NOTE, post
 from tests.support.captures import unpack
 from tests.support.digest_jobs import Plant, Shape, made
 
-from stepscope.api.digests import SUFFIX, digest_captures, read_digests, write_digests
+from stepscope.api.digest_files import SUFFIX, read_digests, write_digests
+from stepscope.api.digest_making import digest_captures
 from stepscope.api.job_page import JobPage, shows_a_job
 from stepscope.jobs.digest import Digest
 from stepscope.trace.errors import InputError, UsageError

@@ -133,7 +133,7 @@ def test_loops_that_read_go_with_the_reading(tmp_path: Path):
     assert gone < kept - 4 * 60 * US  # what the host did from one read to the next
 
 
-def test_a_blocking_copy_becomes_pinned_and_hidden(tmp_path: Path):
+def test_a_blocking_copy_becomes_pinned_and_at_best_hidden(tmp_path: Path):
     size = 100 << 20
 
     def step(b: Build, t: float) -> None:
@@ -144,9 +144,13 @@ def test_a_blocking_copy_becomes_pinned_and_hidden(tmp_path: Path):
     s = simulation(steps(Build(), 40_100, step).trace(tmp_path))
     assert abs(s.replay_error) < 0.01
     predicted = s.predict([Free("blocking_copy")])
-    assert predicted.step_ns == pytest.approx(20_100 * US, rel=0.02)
-    pinned = size / 20  # ns at the bandwidth that is assumed where no pinned copy shows it
-    assert predicted.high_ns == pytest.approx(20_100 * US + pinned, rel=0.02)
+    # 100 MiB at 20 GB/s before the kernel; beside it where it has a stream of its own
+    assert predicted.step_ns == pytest.approx((20_090 + 5_243) * US, rel=0.01)
+    assert predicted.low_ns < 20_090 * US
+    # no pinned copy shows the bandwidth, so it may be half of that; of the 15 ms that are gained,
+    # 37 % of the step, a third is open, as a share of the 25 ms that remain
+    apart = np.hypot(5_243, 25_333 * 0.35 * 0.368)
+    assert predicted.high_ns == pytest.approx((25_333 + apart) * US, rel=0.01)
 
 
 def test_recorded_events_tie_streams(tmp_path: Path):
@@ -388,8 +392,8 @@ def test_input_may_come_at_its_own_pace(tmp_path: Path):
     assert halved.high_ns == s.measured_step_ns
     ready = s.predict([ScaleKernels("gemm", 0.5), Free("input_starvation")])
     assert ready.unrecorded == (318_500, 118_500)
-    # another run may take longer over the input that is gone, no more
-    assert ready.step_ns < ready.high_ns < 1.25 * ready.step_ns
+    # another run may take longer over the input that is gone, and a fifth of the gain is open
+    assert ready.step_ns < ready.high_ns < 1.4 * ready.step_ns
 
 
 def test_several_devices_of_one_process(tmp_path: Path):
@@ -456,3 +460,21 @@ def test_what_the_device_did_before_the_capture_is_no_delay(tmp_path: Path):
     assert s.replay_error == 0
     assert not s.subjects[0].program.delay_ns.any()
     assert s.settled_error < 0
+
+
+@pytest.mark.parametrize(("late", "pause"), [(400, 392), (60, 0)])
+def test_a_device_that_another_process_holds_begins_late_by_itself(
+    late: float, pause: float, tmp_path: Path
+):
+    """Of five launches to an idle device one begins after 8 us, the others later."""
+
+    def step(b: Build, t: float) -> None:
+        for k in range(5):
+            at = t + 100 + 1_000 * k
+            begin = at + (late if k else 8)
+            b.kernel(begin, begin + 20, call=(at, at + 5))
+
+    s = simulation(steps(Build(), 6_000, step).trace(tmp_path))
+    program = s.subjects[0].program
+    assert np.median(program.delay_ns[program.op >= 0]) == pause * US
+    assert abs(s.replay_error) < 0.01

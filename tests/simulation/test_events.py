@@ -15,7 +15,7 @@ from stepscope.activity.host import apart, charge_attributed, cut, inside
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.gaps.gil import PATTERN, RECORDED, TIMED_OUT
 from stepscope.gaps.profiler_overhead import SLOWEST_PACE, host_pace
-from stepscope.gaps.stalls import NAMED, READS, WRITES
+from stepscope.gaps.stalls import NAMED, READS, WRITES, _rare
 from stepscope.intervals import union
 
 STEPS = 12
@@ -121,6 +121,58 @@ def test_one_large_copy_and_files_being_written_are_one(tmp_path: Path) -> None:
     # behind the last operation, where the last one is written, no step is known
     assert len(e.stalls) == 2
     assert set(e.stalls.evidence.tolist()) <= {READS, WRITES}
+
+
+def serialised(build: Build, at: float, *, tensors: int = 4, each: float = 6_000) -> float:
+    """Read a few large tensors back, and be silent for long after each: it is written."""
+    for i in range(tensors):
+        begin = at + each * i
+        build.copy(begin + 10, begin + 490, call=(begin, begin + 495), kind="DtoH", size=STATE,
+                   src="device", dst="pageable")  # fmt: skip
+    return at + each * tensors
+
+
+@pytest.mark.parametrize(("evaluates", "stalls"), [(False, 2), (True, 0)])
+def test_few_large_tensors_that_are_written_are_a_state(
+    tmp_path: Path, evaluates: bool, stalls: int
+) -> None:
+    """Those of a recurrent network. What an evaluation reads back has kernels before it."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = step(build, at) + 5
+        if i % 5 == 3:
+            at = step(build, at, kernels=20) + 5 if evaluates else at
+            at = serialised(build, at)
+        build.range(begin, at, f"step {i}")
+    assert len(explained(build, tmp_path).stalls) == stalls
+
+
+def test_saving_begins_before_the_first_tensor_is_read(tmp_path: Path) -> None:
+    """An old file is cut off for 12 ms: silent, but for a call that neither launches nor waits."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = step(build, at) + 5
+        if i % 4 == 1:
+            build.api(at + 11_998, at + 11_999, "cudaStreamIsCapturing")
+            at = save(build, at + 12_000)
+        build.range(begin, at, f"step {i}")
+    e = explained(build, tmp_path)
+    assert e.stalls.evidence.tolist() == [READS] * 3
+    # 12 ms before, 30 behind; the device still works on the step when the silence begins
+    assert e.idle_by_cause_ns["checkpoint_stall"] == pytest.approx(3 * 42_000 * US, rel=0.02)
+
+
+def test_what_began_before_the_window_and_lasts_into_it_is_rare_by_itself() -> None:
+    """One has ended before the window begins at 100; another reads no more than all do."""
+    start, until = np.array([20, 60, 80, 250]), np.array([90, 150, 120, 260])
+    weight = np.array([50, 50, 4, 50])
+    steps = np.array([100, 200, 300, 400])
+    usual = np.array([110, 210, 310, 410])  # one unit is read in each step
+    starts, weights = np.append(start, usual), np.append(weight, np.ones(4, np.int64))
+    rare = _rare(starts, weights, steps, 100, 500, np.append(until, usual + 1))
+    assert rare[:4].tolist() == [False, True, False, True]
 
 
 def test_activation_checkpointing_is_none(tmp_path: Path) -> None:

@@ -124,6 +124,27 @@ def test_layers_have_a_beginning_or_an_end_that_iterations_lack(
         assert (inner.kind, inner.count) == ("layer", 12)
 
 
+@pytest.mark.parametrize(
+    ("before", "source"),
+    [
+        (["convolve_implicit_gemm", "upsample", "concat"], "whole_capture"),
+        # drawing weights after an upload, and a first iteration with other kernels, lead to a loop
+        (["uniform", "erfinv", "clamp"], "kernel_sequence"),
+        (["wgrad_a", "wgrad_b", "wgrad_c", "gemm", "attn"], "kernel_sequence"),
+    ],
+)
+def test_what_a_batch_goes_through_before_the_layers_says_that_they_are_layers(
+    before: list[str], source: str, tmp_path: Path
+) -> None:
+    """One batch is uploaded, its patches are embedded, and layers follow."""
+    build, at = Build(), 200.0
+    build.copy(10, 100, call=(0, 105))
+    for name in before + ["gemm", "attn", "norm"] * 12:
+        build.kernel(at + 10, at + 100, call=(at, at + 5), name=name)
+        at += 110
+    assert explained(build, tmp_path).steps.source == source
+
+
 def test_ranges_with_the_number_of_a_layer_say_that_layers_repeat(tmp_path: Path) -> None:
     build = Build()
     for layer in range(10):

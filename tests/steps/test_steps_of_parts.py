@@ -80,3 +80,22 @@ def test_a_repetition_must_be_most_of_the_run(tmp_path: Path, before: int, sourc
     (gpu,) = gpus(trace.frame)
     found, _ = find_steps(gpu, Workload("unknown", ""), trace.meta.window_start_ns)
     assert found.source == source
+
+
+@pytest.mark.parametrize(("tail", "said"), [(2_000, True), (20, False)])
+def test_silence_behind_the_last_launch_counts_to_no_step(
+    tmp_path: Path, tail: int, said: bool
+) -> None:
+    """The mark of the last step holds the end of the recording; others pause for 30 us at most."""
+    build = Build()
+    for i in range(5):
+        end = (i + 1) * 1_000 if i < 4 else 4_970 + tail
+        build.range(i * 1_000, end - 1, f"step {i}")
+        for k in range(8):
+            start = i * 1_000 + 10 + 120 * k
+            build.kernel(start, start + 118, call=(start - 8, start - 4), name=f"k{k}")
+    trace = build.trace(tmp_path)
+    (found,) = explain(trace.frame, trace.meta)
+    longest = int(np.diff(found.bounds_ns).max())
+    assert longest < 1_050_000
+    assert ("which counts to no step" in found.steps.message) == said

@@ -98,7 +98,10 @@ OPTIMIZER_NAME = _UPDATE_NAME
 
 _INPUT_WORDS = re.compile(
     r"(?<![a-z])(data_?load(er|ing)?|load_?(data|batch)|get_?batch|next_?batch|fetch(_?data|_?batch)?"
-    r"|batch_?(load|fetch|prep)\w*|data_?(fetch|prep|iter|time|wait|next)\w*|dataset|prefetch\w*"
+    r"|batch_?(load|fetch|prep)\w*|data_?(fetch|prep|iter|time|wait|next)\w*|dataset"
+    # weights, caches and pages are fetched ahead as well: alone, or with a word of input
+    r"|prefetch(er|ed|ing)?(_?(next|data|batch|inputs?|samples?|images?|queue|loader|to_?(gpu|device)|wait))*"
+    r"[^a-z]*$"
     r"|input_?(pipeline|wait)|collate\w*|tokeni[sz]\w*|augment\w*|preprocess\w*"
     r"|decode_?(image|jpeg|video)\w*|read_?(data|batch|sample|image)\w*|sampl(e|er)_?batch)(?![a-z])"
     r"|dataloader|__next__|^[^a-z]*(data|inputs?|batch_?wait)[^a-z]*$",
@@ -162,9 +165,14 @@ ENGINE_STEP = re.compile(
     r"|^step\[[A-Z_]+|^Scheduler\.run_batch|^(run|forward)_batch(_generation)?\b"
     # TensorRT-LLM: PyExecutor
     r"|_forward_step \d"
+    # TensorRT's own ranges: one inference
+    r"|^ExecutionContext::(execute|enqueue)"
     # xDiT, diffusers and scripts around them
     r"|^execute_diffusion|^model_inference$|^denois(e|ing)(_?step)?[^a-z]*$"
     r"|^(decode|prefill|generate|inference|predict)(_?step)?[^a-z]*$"
+    # one more token of every sequence
+    r"|^(?i:(decode|generate|gen)_?)?(?i:token)[ _#]?\d+"
+    r"(?i:[ _](processing|decode|generation|step))?$"
     # Lightning's profilers: the whole of one batch
     r"|\brun_training_batch$"
 )
@@ -175,7 +183,7 @@ _ENGINE_FAMILY = re.compile(
     r"|[^\d]*_forward_step)"
 )
 _DECODE = re.compile(
-    r"^step\[DECODE|(?<![a-z])decode(_?step)?[^a-z]*$"
+    r"^step\[DECODE|^((decode|generate|gen)_?)?token[ _#]?\d|(?<![a-z])decode(_?step)?[^a-z]*$"
     r"|_context_0(?!\d).*_generation_[1-9]|: 0 ctx reqs.*?(?<!\d)[1-9]\d* gen reqs",
     re.IGNORECASE,
 )
@@ -251,6 +259,9 @@ def is_denoising(text: str) -> bool:
     """Whether an iteration's range name says that it is one denoising step of a diffusion model."""
     return bool(_DENOISING.search(text))
 
+
+LAYER_NUMBER = re.compile(r"(?<![a-z])(?:layers?|blocks?|h)[._ \[(]{0,2}(\d+)(?!\d)", re.IGNORECASE)
+"""The number of a layer in the name of a range, as module paths have it."""
 
 EPOCH_RANGE = re.compile(r"(?<![a-z])(epoch|warm_?up|eval(uation)?|valid(ation)?)", re.IGNORECASE)
 """Range names that hold something else than one training step."""
@@ -374,9 +385,12 @@ def marks_steps(text: str, step_label: str) -> bool:
 
 
 def is_labelled(text: str, step_label: str) -> bool:
-    """Whether a range is named by the label of the steps, or by it and a number."""
+    """Whether a range is named by the label of the steps, or by it and a number.
+
+    The label of names with a number inside has 0 there.
+    """
     if not step_label or not text.startswith(step_label):
-        return False
+        return bool(step_label) and _NUMBER.sub("0", text) == step_label
     return not any(letter.isalpha() for letter in text[len(step_label) :])
 
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _TRACING: Final = (
     "capture with CUDA tracing on (nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the "
-    "GPU trains"
+    "GPU works"
 )
 _CUPTI: Final = (
     "CUPTI lacks permission (ERR_NVGPUCTRPERM: run as root, or load the driver with "

@@ -9,12 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from stepscope.api.digests import (
-    SUFFIX,
-    gather,
-    read_digests,
-    read_topology,
-)
+from stepscope.api.digest_files import SUFFIX, read_digests
+from stepscope.api.digests import gather, read_topology
 from stepscope.api.inputs import expand
 from stepscope.api.job import Job, OpenOptions
 from stepscope.trace.errors import InputError, UsageError

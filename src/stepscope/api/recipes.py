@@ -7,18 +7,16 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stepscope import __version__
-from stepscope.api.inputs import CAPTURE_SUFFIXES, expand
+from stepscope.api.items import Asked, asked_of, shown_place
 from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.jobs.engine.remote import is_remote, listed, without_secret
 from stepscope.jobs.engine.run import Engine, Mapped, mapped
-from stepscope.jobs.engine.work import DONE, FAILED, FULL, LACKING, Item, Outcome, Task
+from stepscope.jobs.engine.work import DONE, FAILED, FULL, LACKING, Outcome, Task
 from stepscope.jobs.recipes.recipe import BEGIN, LENGTH, Recipe, facts, find, from_text, recipes
 from stepscope.jobs.recipes.result import (
     SCHEMA,
@@ -134,68 +132,6 @@ def _write(table: pa.Table, about: dict[str, Any], output: Path) -> None:
 # --- what is asked of them ------------------------------------------------------------------------
 
 
-@dataclass
-class _Asked:
-    """The inputs of a run, with what became of each.
-
-    Attributes:
-        items: all of them.
-        outcomes: of each; None while it is not known.
-        facts: what is known of each that could be read.
-    """
-
-    items: list[Item]
-    outcomes: list[Outcome | None]
-    facts: list[dict[str, Any] | None]
-
-
-def _inputs(paths: Sequence[str | Path]) -> _Asked:
-    """The captures that paths stand for; what cannot be found is an outcome, too."""
-    items: list[Item] = []
-    outcomes: list[Outcome | None] = []
-
-    def add(place: str, outcome: Outcome | None = None, identity: str = "", size: int = 0) -> None:
-        items.append(Item(place, identity, size))
-        outcomes.append(outcome)
-
-    for given in map(str, paths):
-        left_out: list[str] = []
-        try:
-            if is_remote(given):
-                for url, identity, size in listed(given, CAPTURE_SUFFIXES):
-                    add(url, None, identity, size)
-                continue
-            for path in expand(Path(given), left_out):
-                try:
-                    add(str(path), None, *_identity(path))
-                except OSError as error:  # it went away after the folder was listed
-                    add(str(path), Outcome(FAILED, f"{path} cannot be read: {error.strerror}"))
-        except InputError as error:
-            add(_shown(given), Outcome(FAILED, str(error)))
-        for name in left_out:
-            add(
-                str(Path(given, name)),
-                Outcome(FAILED, f"{name} looks like a capture by its name only; look at it"),
-            )
-    places = [item.place for item in items]
-    if len(set(places)) < len(places):
-        twice = next(place for place in places if places.count(place) > 1)
-        raise UsageError(f"{twice} is given twice; give each capture once")
-    return _Asked(items, outcomes, [None] * len(items))
-
-
-def _shown(place: str) -> str:
-    return without_secret(place) if is_remote(place) else place
-
-
-def _identity(path: Path) -> tuple[str, int]:
-    """What tells whether a file or the files of a folder have changed, and their size."""
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    stats = [file.stat() for file in files if file.is_file()]
-    size = sum(stat.st_size for stat in stats)
-    return f"{size} {max((stat.st_mtime_ns for stat in stats), default=0)}", size
-
-
 def run_recipe(
     recipe: Recipe | str,
     paths: Sequence[str | Path],
@@ -236,7 +172,7 @@ def run_recipe(
         plotly_js()  # what is not installed is said before the work
     if found.of_results:
         return _diffed(paths, target, values, page=page)
-    asked = _inputs(paths)
+    asked = asked_of(paths)
     known: dict[str, Any] = {"recipe": found.name}
     if file:
         known = {"file": file, "text": _text_of(file)}
@@ -348,7 +284,7 @@ def _is_complete(path: Path) -> bool:
     return bool(held.get("complete", True)) if isinstance(held, dict) else True
 
 
-def _map(asked: _Asked, task: Task, partial: Path, engine: Engine, doing: str) -> dict[int, Path]:
+def _map(asked: Asked, task: Task, partial: Path, engine: Engine, doing: str) -> dict[int, Path]:
     """Do a task on the inputs that are well so far; number of an input -> its result."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -377,7 +313,7 @@ def _is_well(outcome: Outcome | None) -> bool:
     return outcome is None or outcome.state == DONE
 
 
-def _check(asked: _Asked, recipe: Recipe, *, strict: bool) -> None:
+def _check(asked: Asked, recipe: Recipe, *, strict: bool) -> None:
     """Refuse to go on where nothing is left, or where nothing may fail."""
     pairs = list(zip(asked.items, asked.outcomes, strict=True))
     broken = [(i, o) for i, o in pairs if o is not None and o.state not in (DONE, LACKING)]
@@ -424,7 +360,7 @@ def _ranks(known: Sequence[dict[str, Any]], notes: list[str]) -> list[int]:
 def _reduced(
     recipe: Recipe,
     values: Mapping[str, Any],
-    asked: _Asked,
+    asked: Asked,
     files: Mapping[int, Path],
     target: Path,
     notes: list[str],
@@ -456,7 +392,7 @@ def _reduced(
     )
     inputs = [
         RecipeInput(
-            _shown(item.place),
+            shown_place(item.place),
             rank_of.get(number),
             outcome.state if outcome else FAILED,
             outcome.message if outcome else "",

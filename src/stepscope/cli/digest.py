@@ -11,6 +11,7 @@ from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
+    from stepscope.api.items import Engine
 
 
 @registry.command(
@@ -32,22 +33,29 @@ if TYPE_CHECKING:
 )
 @click.option("--strict", is_flag=True, help="End with exit code 2 at a capture that is damaged.")
 @options.formats("text", "json")
+@options.spread
 @options.opening
 def command(
-    paths: tuple[str, ...], output: str, strict: bool, format_: str, opening: OpenOptions
+    paths: tuple[str, ...],
+    output: str,
+    strict: bool,
+    format_: str,
+    engine: Engine,
+    opening: OpenOptions,
 ) -> None:
     """Summarise the capture of each rank, so that it need not travel.
 
     A digest holds what the diagnosis of a job needs from one rank, in some 30 KB: times of steps,
     collectives and kernels, idle time by cause, the host's pace, clocks. Each rank is looked at by
-    itself; stepscope job puts them together.
+    itself; stepscope job puts them together. A PATH may be a URL that fsspec knows (S3, GCS, HTTP),
+    also with *. What was interrupted goes on when the same command is given again.
     """
     import json
 
-    from stepscope.api.digests import digest_captures
+    from stepscope.api.digest_making import digest_captures
     from stepscope.render.text import clean
 
-    written, skipped = digest_captures(paths, Path(output), opening, strict=strict)
+    written, skipped = digest_captures(paths, Path(output), opening, strict=strict, engine=engine)
     if format_ == "json":
         rows = [{"path": str(path), "bytes": path.stat().st_size} for path in written]
         left = [{"path": one.path, "reason": one.reason} for one in skipped]

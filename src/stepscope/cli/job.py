@@ -10,6 +10,7 @@ from stepscope.cli import options, registry
 
 if TYPE_CHECKING:
     from stepscope.api import OpenOptions
+    from stepscope.api.items import Engine
 
 
 @registry.command(
@@ -38,20 +39,27 @@ if TYPE_CHECKING:
     help="End with exit code 2 at an input that is damaged, given twice, or of another job; by "
     "default it is left out and named.",
 )
+@options.spread
 @options.opening
 def command(
-    paths: tuple[str, ...], format_: str, topology: str, strict: bool, opening: OpenOptions
+    paths: tuple[str, ...],
+    format_: str,
+    topology: str,
+    strict: bool,
+    engine: Engine,
+    opening: OpenOptions,
 ) -> None:
     """Diagnose a job of many ranks from their digests.
 
     PATH is a digest (stepscope digest), a folder of digests, or a capture, whose digest is made on
     the way; also a dump of PyTorch's flight recorder, which tells which rank never arrived at a
-    collective, and a log of NCCL Inspector, which tells who comes last and which link is slow.
+    collective, and a log of NCCL Inspector, which tells who comes last and which link is slow. A
+    URL that fsspec knows (S3, GCS, HTTP) stands for the digests there, or for the captures.
 
     Says which ranks, nodes, switches or rails are late and why, what their repair gains the job,
     and which five full captures to fetch.
     """
-    show(paths, format_, topology=topology, strict=strict, opening=opening)
+    show(paths, format_, topology=topology, strict=strict, opening=opening, engine=engine)
 
 
 def show(
@@ -61,11 +69,14 @@ def show(
     topology: str = "",
     strict: bool = False,
     opening: OpenOptions,
+    engine: Engine | None = None,
 ) -> None:
     """Diagnose a job from digests and print."""
     from stepscope.api.digests import diagnose_digests
 
-    found = diagnose_digests(paths, topology=topology, strict=strict, options=opening)
+    found = diagnose_digests(
+        paths, topology=topology, strict=strict, options=opening, engine=engine
+    )
     if format_ == "json":
         options.write(options.as_json(found))
     elif format_ == "html":

@@ -99,25 +99,42 @@ def main() -> NoReturn:
         _discard_output()  # the reader went away (| head): not an error
         sys.exit(0)
     except Exception as error:
-        if _interrupted:  # a library that was being loaded made another error of it
-            _end_interrupted()
-        if _lacks_memory(error):
-            _discard_output()
-            _fail(_TOO_LITTLE, 2)
-        if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
-            _discard_output()
-            _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
-        if os.environ.get("STEPSCOPE_DEBUG"):
-            raise
-        _fail(
-            f"internal error, a bug in Stepscope: {type(error).__name__}: {error}; "
-            "STEPSCOPE_DEBUG=1 shows where",
-            3,
-        )
+        _answer_unexpected(error)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: nothing is left to interrupt
     if "duckdb" not in sys.modules:  # it would report what is not collected as leaked
         gc.freeze()  # the last search for garbage takes longer than a small report
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _answer_unexpected(error: Exception) -> None:
+    """End for what no part of Stepscope foresaw: the machine lacks something, or it is a bug."""
+    if _interrupted:  # a library that was being loaded made another error of it
+        _end_interrupted()
+    if _lacks_memory(error):
+        _discard_output()
+        _fail(_TOO_LITTLE, 2)
+    if isinstance(error, OSError) and error.errno in _OUTPUT_ERRORS and not error.filename:
+        _discard_output()
+        _fail(f"cannot write the output: {error.strerror}; write it to another place", 2)
+    if os.environ.get("STEPSCOPE_DEBUG"):
+        raise error
+    if isinstance(error, ModuleNotFoundError) and (package := _package(error)):
+        _fail(
+            f"the Python package {package} is missing; install Stepscope again, together with "
+            "what it needs",
+            2,
+        )
+    _fail(
+        f"internal error, a bug in Stepscope: {type(error).__name__}: {error}; "
+        "STEPSCOPE_DEBUG=1 shows where",
+        3,
+    )
+
+
+def _package(error: ModuleNotFoundError) -> str:
+    """The package of others that could not be found; empty where it is a module of our own."""
+    package = (error.name or "").partition(".")[0]
+    return "" if package == "stepscope" else package
 
 
 def _lacks_memory(error: BaseException | None) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from stepscope.cli import registry
+from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -355,3 +356,37 @@ def plain(text: str) -> str:
     from stepscope.render.text import clean
 
     return clean(text)
+
+
+def spread(function: F) -> F:
+    """``--jobs``, ``--cluster``, ``--scheduler-file`` as one argument: where work is done."""
+
+    @functools.wraps(function)
+    def command(*args: Any, jobs: int, cluster: str, scheduler_file: str, **more: Any) -> Any:
+        if cluster and scheduler_file:
+            raise UsageError("--cluster and --scheduler-file name one scheduler; give one of them")
+        if jobs and (cluster or scheduler_file):
+            raise UsageError("--jobs is about this machine; a cluster has its own workers")
+        from stepscope.api.items import Engine
+
+        return function(*args, engine=Engine(jobs, cluster, scheduler_file), **more)
+
+    for option in (
+        click.option(
+            "--scheduler-file",
+            default="",
+            type=click.Path(),
+            help="Work on the Dask scheduler that wrote this file.",
+        ),
+        click.option("--cluster", default="", help="Work on the Dask scheduler at this address."),
+        click.option(
+            "-j",
+            "--jobs",
+            type=click.IntRange(0),
+            default=0,
+            help="Processes; 0: as many as cores and memory allow.",
+            show_default=True,
+        ),
+    ):
+        command = option(command)
+    return command  # type: ignore[return-value]

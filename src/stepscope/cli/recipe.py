@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from stepscope.cli import options, registry
 from stepscope.trace.errors import UsageError
+
+if TYPE_CHECKING:
+    from stepscope.api.items import Engine
 
 INCOMPLETE = 1
 """Exit code where some captures could not be read: the result is of the others."""
@@ -42,38 +46,22 @@ INCOMPLETE = 1
     help="A recipe of your own: a Python file that sets RECIPE. NAME is then left out.",
 )
 @click.option("--list", "list_", is_flag=True, help="List the recipes, or explain the one named.")
-@click.option(
-    "-j",
-    "--jobs",
-    type=click.IntRange(0),
-    default=0,
-    help="Processes; 0: as many as cores and memory allow.",
-    show_default=True,
-)
-@click.option("--cluster", default="", help="Work on the Dask scheduler at this address.")
-@click.option(
-    "--scheduler-file",
-    default="",
-    type=click.Path(),
-    help="Work on the Dask scheduler that wrote this file.",
-)
 @click.option("--strict", is_flag=True, help="One capture that cannot be read is an error.")
 @click.option("--force", is_flag=True, help="Replace a result that is there.")
 @click.option("--no-page", is_flag=True, help="Write tables only; Plotly is then not needed.")
 @options.formats("text", "json")
+@options.spread
 def command(
     words: tuple[str, ...],
     output: str | None,
     settings: tuple[str, ...],
     file: str,
     list_: bool,
-    jobs: int,
-    cluster: str,
-    scheduler_file: str,
     strict: bool,
     force: bool,
     no_page: bool,
     format_: str,
+    engine: Engine,
 ) -> None:
     """Ask one question of every capture of a job, and put the answers together.
 
@@ -85,7 +73,7 @@ def command(
     when the same command is given again.
     """
     options.import_numpy()
-    from stepscope.api.recipes import Engine, recipe_named, recipe_of_file, run_recipe
+    from stepscope.api.recipes import recipe_named, recipe_of_file, run_recipe
 
     if list_:
         _list(words, file)
@@ -100,10 +88,6 @@ def command(
         raise UsageError(f"name the captures: stepscope recipe {recipe.name} PATH... -o FOLDER")
     if not output:
         raise UsageError(f"name a folder for the result: -o FOLDER, as in -o {recipe.name}")
-    if cluster and scheduler_file:
-        raise UsageError("--cluster and --scheduler-file name one scheduler; give one of them")
-    if jobs and (cluster or scheduler_file):
-        raise UsageError("--jobs is about this machine; a cluster has its own workers")
     given = {}
     for setting in settings:
         name, equals, value = setting.partition("=")
@@ -114,7 +98,7 @@ def command(
         output,
         options=given,
         file=file,
-        engine=Engine(jobs, cluster, scheduler_file),
+        engine=engine,
         strict=strict,
         force=force,
         page=not no_page,

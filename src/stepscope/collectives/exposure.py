@@ -22,6 +22,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.collectives.calls import Participant
 from stepscope.collectives.match import Matched, RankOps
 from stepscope.gaps.idle import CAUSES
+from stepscope.gaps.profiler_overhead import PROFILED, recorded_events
 from stepscope.gaps.untraced_cpu import input_time
 from stepscope.intervals import intersect, overlap_per_window, subtract, total, union
 from stepscope.intervals.algebra import Intervals, clip
@@ -73,14 +74,20 @@ def pace(p: Participant, e: Explanation) -> Pace:
         return total(subtract(own, waited)) / e.n_steady
 
     need = (end - begin - total(waited)) / e.n_steady
-    recording = e.recording_ns / e.n_steady
-    # an estimate for torch.profiler is good to a factor of two
-    most = 2 * recording if e.tool is None else e.tool.most_ns
+    recording, calling = e.recording_ns / e.n_steady, of(h.DISPATCH)
+    if e.tool is not None:
+        most = e.tool.most_ns
+    else:  # of torch.profiler the part of launching is known better than the time
+        if recording:
+            launching = calling * e.n_steady
+            recorded = recorded_events(p.gpu, p.read, begin, end)
+            recording = recorded.cost_ns(launching) / e.n_steady
+        most = PROFILED["low"] * recording
     return Pace(
         need_ns=need,
         recording_ns=recording,
         least_ns=max(need - most, 0.0),
-        calling_ns=of(h.DISPATCH),
+        calling_ns=calling,
         untraced_ns=of(h.UNTRACED_CPU, h.INPUT),
     )
 

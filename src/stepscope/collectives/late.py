@@ -31,7 +31,10 @@ _IN_TURN: Final = 2.0
 _COMMON: Final = 0.5
 """What the others have at least half as much of is the job's trouble and not one rank's."""
 
-_TOOL: Final = "idle profiler_overhead"
+_TOOL: Final = "profiler_overhead"
+
+_HOSTS: Final = (_TOOL, "launch_bound", "host_compute")
+"""Idle time in which a host was at work that recording slows."""
 
 
 @dataclass(frozen=True)
@@ -75,16 +78,16 @@ def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.
     """What each device would need for each window on its own account, ns (windows x devices).
 
     The longer of what the device did but wait and what the host did but wait, each without what
-    the capturing tool cost.
+    the capturing tool cost: of the device, the idle time that a host left which it slowed.
 
     Args:
         parts: where the time of the devices goes.
         paces: what their hosts need.
         at_least: count hosts with what they need at least.
     """
-    nothing = np.zeros_like(parts.wall)
-    tool = parts.idle.get("profiler_overhead", nothing)
-    device = parts.wall - parts.waiting - parts.missing - tool
+    tool = np.array([p.recording_ns for p in paces])[None, :]
+    hidden = np.minimum(_idle(parts, _HOSTS), np.maximum(_idle(parts, (_TOOL,)), tool))
+    device = parts.wall - parts.waiting - parts.missing - hidden
     host = np.array(
         [p.least_ns if at_least else max(p.need_ns - p.recording_ns, 0.0) for p in paces]
     )
@@ -124,7 +127,7 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         devices, imposed = sorted(order[:size].tolist()), lasting
         late[:, devices] = True
         late_at = np.array(devices)[np.argmax(need[:, devices], axis=1)]
-    if imposed <= 0 or _waits_more(parts, late):
+    if imposed <= 0 or (_waits_more(parts, late) and not _busy_longest(parts, paces, need, late)):
         return None
     surplus, (mechanism, idle_cause, more_work, more_time) = why_late(
         parts, work, paces, late, imposed
@@ -166,15 +169,42 @@ def why_late(
         The surplus by part, ns a window; mechanism, idle cause, ratio of work, ratio of compute.
     """
     devices = np.flatnonzero(late.any(axis=0)).tolist()
-    surplus = {name: _surplus(time, late) for name, time in parts.own().items() if name != _TOOL}
+    surplus = {
+        name: _surplus(time, late) for name, time in parts.own().items() if name != f"idle {_TOOL}"
+    }
     _less_hidden(surplus, paces, devices)
-    return surplus, _mechanism(parts, work, late, surplus, imposed)
+    return surplus, _mechanism(parts, work, late, surplus, imposed, _launching(paces, devices))
 
 
 def _waits_more(parts: Parts, late: BoolArray) -> bool:
     """Whether the devices that need most wait longer for others than others wait for them."""
     mine, others = _late_and_others(parts.waiting, late)
     return mine > others
+
+
+def _busy_longest(
+    parts: Parts, paces: list[Pace], need: npt.NDArray[np.float64], late: BoolArray
+) -> bool:
+    """Whether what the late devices execute takes longer than all that the others need.
+
+    Recording slows hosts and no kernels: such a device is late once nothing is recorded, whoever
+    waits for whom while it is.
+    """
+    if not any(pace.recording_ns for pace in paces):
+        return False
+    idle = _idle(parts, tuple(parts.idle))
+    busy = (parts.wall - parts.waiting - parts.missing - idle).astype(np.float64)
+    rows = late.any(axis=1)
+    mine = float(np.where(late, busy, np.inf)[rows].min(axis=1).sum())
+    return mine > float(np.where(late, 0, need)[rows].max(axis=1).sum())
+
+
+def _idle(parts: Parts, causes: tuple[str, ...]) -> IntArray:
+    """Idle time of some causes (windows x devices), ns."""
+    found = np.zeros_like(parts.wall)
+    for cause in causes:
+        found += parts.idle.get(cause, 0)
+    return found
 
 
 def _late_and_others(values: IntArray, late: BoolArray) -> tuple[float, float]:
@@ -228,8 +258,22 @@ def _common(
     return level - surplus[f"idle {idle_cause}"] >= _COMMON * level
 
 
+def _launching(paces: list[Pace], devices: list[int]) -> float:
+    """What launching takes some hosts over what it takes the others; 0 if unknown."""
+    mine = [pace.calling_ns for d, pace in enumerate(paces) if d in devices]
+    others = [pace.calling_ns for d, pace in enumerate(paces) if d not in devices]
+    if not others or not all(mine) or not all(others):
+        return 0.0
+    return float(np.mean(mine) / np.median(others))
+
+
 def _mechanism(
-    parts: Parts, work: Work, late: BoolArray, surplus: dict[str, float], imposed: float
+    parts: Parts,
+    work: Work,
+    late: BoolArray,
+    surplus: dict[str, float],
+    imposed: float,
+    launching: float,
 ) -> tuple[Mechanism, str | None, float, float]:
     """(mechanism, idle cause, ratio of work, ratio of compute time)."""
     mine, compute = _late_and_others(parts.compute, late)
@@ -243,13 +287,14 @@ def _mechanism(
     if surplus[name] < _MAIN * imposed:
         return "mixed", None, more_work, more_time
     more, took = more_work, more_time
-    if name in ("idle launch_bound", "idle small_kernels"):
+    launches = name in ("idle launch_bound", "idle small_kernels")
+    if launches:
         more, took = ratios[0], 1 + surplus[name] * len(late) / max(compute, 1.0)
+        if name == "idle launch_bound" and launching:
+            took = launching  # three times the launches take a host three times as long
     found: Mechanism = "mixed"
     idle_cause = None
-    if (name == "compute" or more is not more_work) and more - 1 >= max(
-        LEAST_MORE, WORK_SHARE * (took - 1)
-    ):
+    if (name == "compute" or launches) and more - 1 >= max(LEAST_MORE, WORK_SHARE * (took - 1)):
         found = "work"
     elif name == "compute":
         found = "rate"

@@ -10,6 +10,7 @@ from functools import cache
 
 from stepscope.activity.locations import Where
 from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.recurrence import Recurrence
 from stepscope.diagnosis.result import Location
 from stepscope.gaps.idle import CAUSES as IDLE_CAUSES
 from stepscope.jobs.view import Device, JobView
@@ -138,8 +139,8 @@ class Detection:
             expected, least, most; None where nothing is known to hold it back.
         at_least: whether the capture bounds the gain from below only: the step today is longer, or
             the step after the repair shorter, than it can show.
-        chance: share by which ``time_ns`` may be more or less by chance, where few steps hold it:
-            one more or one less of them in the captured window, divided by how many there are.
+        rare: how often it comes back where few steps hold it; None where its idle time says so.
+        work_ns: the part that is work of the host other than launching, ns per step.
         max_gain_ns: the most that the repair is credited with, ns per step: what it gains beyond is
             the doing of other causes, which it hides.
         root_cause: id of the cause behind this one.
@@ -167,7 +168,8 @@ class Detection:
     least_floor_ns: float | None = None
     supply_ns: tuple[float, float, float] | None = None
     at_least: bool = False
-    chance: float = 0.0
+    rare: Recurrence | None = None
+    work_ns: float = 0.0
     max_gain_ns: float | None = None
     root_cause: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()
@@ -245,15 +247,6 @@ def register(known: dict[str, Cause], cause: Cause, file: str) -> None:
             "a time_sql, the statement for its time in ns per step"
         )
     known[cause.id] = cause
-
-
-def chance_of(few: int) -> float:
-    """The share by which what so many steps of a window hold may be more or less by chance.
-
-    A window begins anywhere: of what recurs every k steps it holds one more or one less, half of
-    that on average.
-    """
-    return 0.5 / few if few else 0.0
 
 
 def located(where: Where) -> Location:

@@ -54,6 +54,19 @@ def in_jax(*advice: str) -> Callable[[Detect], Detect]:
     return around
 
 
+_TORCH: Final = re.compile(r"\b(at|c10)::|^(aten|c10d|autograd)::|\btorch\b")
+
+
+def is_torch(case: Case) -> bool:
+    """Whether anything shows that a device's process runs PyTorch."""
+    gpu, read = case.explanation.gpu, case.device.read
+    if any(len(read(table, "process_id")) for table in ("operator", "python_function")):
+        return True
+    return bool(
+        gpu.ops.matches("name", _TORCH).any() or gpu.host.ranges.matches("name", _TORCH).any()
+    )
+
+
 def for_program(command: str | None, case: Case) -> str | None:
     """The capture that a cause asks for, as it can be made of the program.
 

@@ -362,10 +362,14 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     """A lever as findings are told: the same fields, each with its evidence."""
     lever, case, found = item.lever, item.case, item.found
     rows = lever_rows(lever.id)
-    # as of findings: a gain that is a quarter more is the cost; launches that go are in no kernel
+    # as of findings: a gain that is a quarter more is the cost; launches that go are in no kernel.
+    # Of a recorded step the gain is told in proportion, and is more by what recording costs.
+    before = predicted_sql("unrecorded_before_ns - unrecorded_step_ns", lever.id)
     time = (
-        "SELECT CASE WHEN gain > 1.25 * saved THEN gain ELSE saved END FROM (SELECT "
+        "SELECT CASE WHEN coalesce(own, gain) > 1.25 * saved OR gain > 1.25 * saved + 0.01 * step "
+        f"THEN gain ELSE saved END FROM (SELECT ({STEP_SQL}) AS step, "
         f"({STEP_SQL}) - ({predicted_sql('predicted_step_ns', lever.id)}) AS gain, "
+        f"({before}) AS own, "
         f"(SELECT round(sum(saved_ns) / {STEADY_STEPS})::BIGINT {rows}) AS saved)"
     )
     figures = [

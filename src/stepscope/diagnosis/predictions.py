@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from stepscope.breakdown.recurrence import Recurrence, of_idle_time
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import RUN_TO_RUN, Free, Prediction, Simulation
+from stepscope.simulation import OF_THE_GAIN, RUN_TO_RUN, Free, Prediction, Simulation
+from stepscope.simulation.pace import BETWEEN_WORK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -89,7 +92,7 @@ def simulated(
     if change is None or not _typical(simulation):
         return arithmetic(case, cause_id, detection, simulation.recording_ns)
     found = simulation.predict([change, *detection.also])
-    if detection.chance:
+    if _rare(case, cause_id, detection) != Recurrence():
         found = _without_rare_steps(found, simulation)
     before = case.step_ns if found.unrecorded is None else float(found.unrecorded[0])
     # additions and limits are those of the program itself, recorded or not
@@ -107,29 +110,54 @@ def simulated(
     if detection.lesser is not None:
         high = max(high, simulation.predict([detection.lesser, *detection.also]).high_ns)
     apart = None if found.unrecorded is None else (before, step / scale)
-    return _limited(Predicted(step, low, high, found.replay_error, apart), case, detection)
+    return _limited(
+        Predicted(step, low, high, found.replay_error, apart), case, cause_id, detection
+    )
 
 
-def _limited(predicted: Predicted, case: Case, detection: Detection) -> Predicted:
+def _limited(predicted: Predicted, case: Case, cause_id: str, detection: Detection) -> Predicted:
     """The same within what the capture says beside the replay: the input's pace, and chance."""
     step = min(predicted.step_ns, case.step_ns)
-    low, high = _by_chance(step, case.step_ns, detection.chance)
+    rare = _rare(case, cause_id, detection)
+    work = BETWEEN_WORK * min(detection.work_ns / max(detection.time_ns, 1.0), 1.0)
+    apart = math.hypot(rare.chance, work)
+    low, middle, high = (
+        _with_so_many(step, case.step_ns, rare.times * part)
+        for part in (1 + apart, 1.0, max(1 - apart, 0.0))
+    )
+    ends = (
+        _with_so_many(end, case.step_ns, rare.times)
+        for end in (min(predicted.low_ns, step), min(max(predicted.high_ns, step), case.step_ns))
+    )
+    below, above = (end - middle for end in ends)
+    unrecorded = predicted.unrecorded
+    if unrecorded is not None and rare.times != 1.0:
+        before, after = unrecorded
+        unrecorded = after + max(before - after, 0.0) * rare.times, after
     by_chance = replace(
         predicted,
-        step_ns=step,
-        low_ns=min(predicted.low_ns, low, step),
-        high_ns=max(predicted.high_ns, high, step),
+        step_ns=middle,
+        # both are independent of each other
+        low_ns=middle - math.hypot(below, middle - low),
+        high_ns=min(middle + math.hypot(above, high - middle), case.step_ns),
+        unrecorded=unrecorded,
     )
     return _supplied(by_chance, case, detection)
 
 
-def _by_chance(after: float, before: float, chance: float) -> tuple[float, float]:
-    """The ends where the gain is relative to a mean step that holds so much more or less of it."""
+def _rare(case: Case, cause_id: str, detection: Detection) -> Recurrence:
+    """How often what is repaired comes back, where few steps hold it."""
+    if detection.rare is not None:
+        return detection.rare
+    if detection.repair is not None or cause_id not in CAUSES:
+        return Recurrence()
+    return of_idle_time(case.explanation, cause_id)
+
+
+def _with_so_many(after: float, before: float, times: float) -> float:
+    """The step to come where the mean step of the run holds so many times what is repaired."""
     gain = max(before - after, 0.0)
-    low, high = (
-        before * after / max(after + gain * part, 1.0) for part in (1 + chance, 1 - chance)
-    )
-    return low, high
+    return before * after / max(after + gain * times, 1.0)
 
 
 def _supplied(predicted: Predicted, case: Case, detection: Detection) -> Predicted:
@@ -198,12 +226,16 @@ def arithmetic(
     least = floor if detection.least_floor_ns is None else detection.least_floor_ns
     low = max(least, before - time - detection.uncertain_ns)
     high = min(before, before - detection.direct_ns + detection.added_ns)
-    # two runs of one program differ, and what is above holds only for this one
-    low, high = min(low, after) * (1 - RUN_TO_RUN), max(high, after) * (1 + RUN_TO_RUN)
+    # two runs of one program differ, and the repair changes more than what is repaired
+    error = after * math.hypot(RUN_TO_RUN, OF_THE_GAIN * max(1 - after / before, 0.0))
+    low, high = (
+        after - math.hypot(max(after - low, 0.0), error),
+        after + math.hypot(max(high - after, 0.0), error),
+    )
     scale = case.step_ns / before
     apart = (before, after) if recording_ns else None
     found = Predicted(after * scale, low * scale, min(high * scale, case.step_ns), None, apart)
-    return _limited(found, case, detection)
+    return _limited(found, case, cause_id, detection)
 
 
 def _floor(case: Case, cause_id: str) -> float:

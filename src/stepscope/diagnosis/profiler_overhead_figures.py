@@ -12,7 +12,7 @@ from typing import Final
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.result import Evidence, ProfilerOverhead
-from stepscope.gaps.profiler_overhead import DEVIATIONS, LARGEST_PART, TABLE
+from stepscope.gaps.profiler_overhead import DEVIATIONS, LARGEST_PART, TABLE, recorded_events
 
 _NOTABLE: Final = 0.2
 """The sentence says what the tool may have made from this part of the cause's time on."""
@@ -61,12 +61,16 @@ def unclaimed_ns(case: Case) -> float:
     """Late launches that are not held against the program, ns per step.
 
     That is the measured profiler overhead, as far as it is not charged to the tool already. Where
-    none was measured it is what twice the estimate explains; once, where the estimate is charged.
+    none was measured it is what recording the captured events takes, likewise, or what twice the
+    estimate explains.
     """
     e = case.explanation
     if e.measured is not None:
         return max(e.measured.cost_ns - case.idle_ns(_CHARGED), 0.0)
-    return e.recording_ns / e.n_steady if e.tool is None else 2 * e.tool.typical_ns
+    if e.tool is not None:
+        return 2 * e.tool.typical_ns
+    cost = recorded_events(e.gpu, case.device.read, e.begin_ns, e.end_ns).cost_ns()
+    return max(cost - e.recording_ns, 0.0) / e.n_steady
 
 
 def measured_figures(case: Case) -> list[Figure]:
@@ -74,7 +78,10 @@ def measured_figures(case: Case) -> list[Figure]:
     if case.explanation.measured is None:
         return []
 
-    timed = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
+    unrecorded = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
+    after = "start_ns >= (SELECT max(end_ns) FROM step WHERE steady AND {gpu})"
+    # those after the recording, where there are any
+    timed = f"{unrecorded} AND ({after} OR NOT EXISTS (SELECT 1 {unrecorded} AND {after}))"
     steady = "FROM step WHERE steady AND {gpu}"
     cost = f"(SELECT avg(wall_ns) {steady}) - sum(end_ns - start_ns) / sum(steps)"
     spread = f"(SELECT coalesce(stddev_samp(wall_ns), 0) {steady})"

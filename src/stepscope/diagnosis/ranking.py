@@ -127,7 +127,7 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
     if INSUFFICIENT in seen:
         seen = {INSUFFICIENT: seen[INSUFFICIENT]}
     found = [_ranked(causes()[cause], pairs, predict) for cause, pairs in seen.items()]
-    found.sort(key=_order, reverse=True)
+    found.sort(key=order, reverse=True)
     first = found[:1]
     # what is small beside the first cause is its side effect
     return first + [
@@ -147,8 +147,13 @@ def reported(found: list[Ranked]) -> list[Ranked]:
     return worth or [item for item in found if item.keeps_device_waiting][:1]
 
 
-def _order(item: Ranked) -> tuple[bool, float, float, float]:
-    return item.cause.of_program, item.sure_gain_ns, item.gain_ns, item.detection.time_ns
+def order(item: Ranked) -> tuple[bool, float, float, float]:
+    """What causes are ordered by, the largest first."""
+    # the program's own causes come before what its recording costs, as long as their repair gains
+    # what a cause is reported from
+    least = item.cause.min_share * item.case.step_ns
+    own = item.cause.of_program and item.sure_gain_ns >= least
+    return own, item.sure_gain_ns, item.gain_ns, item.detection.time_ns
 
 
 def _detections(cases: list[Case]) -> dict[str, list[tuple[Case, Detection]]]:

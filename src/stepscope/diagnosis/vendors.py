@@ -74,6 +74,13 @@ def next_capture(command: str | None, case: Case) -> str | None:
         command: as the cause names it, for NVIDIA devices.
         case: the device.
     """
+    command = _for_device(command, case)
+    if command is None or not case.explanation.workload.infers:
+        return command
+    return command.replace("python train.py", "python infer.py")
+
+
+def _for_device(command: str | None, case: Case) -> str | None:
     if command is None or not _COMMAND.match(command) or _ANY_DEVICE.search(command):
         return command
     vendor = vendor_of(case)

@@ -26,7 +26,8 @@ def in_inference(*advice: str) -> Callable[[Detect], Detect]:
             e = case.explanation
             if found is None or not e.workload.infers or is_jax(e.gpu):
                 return found
-            return replace(found, recommendations=list(advice))
+            message = found.message.replace("training thread", "launching thread")
+            return replace(found, message=message, recommendations=list(advice))
 
         return detected
 

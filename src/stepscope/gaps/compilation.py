@@ -145,6 +145,8 @@ def _long_firsts(name: IntArray, took_ns: IntArray) -> BoolArray:
 _MOST: Final = 0.9
 """Share of a silence that an operator must hold; the rest lies before it begins."""
 
+_TIMING: Final = re.compile(r"^(cuda|cu|hip)Event(Synchronize|ElapsedTime)")
+
 _BEGIN_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _END_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
 
@@ -172,6 +174,7 @@ def compile_time(
     parts = [_named(gpu, read, quiet_here), _before_loading(gpu, quiet), _captures(gpu)]
     parts.append(_before_new_kernels(gpu, quiet, second_step_ns))
     parts.append(_planning(gpu, read, quiet))
+    parts.append(_searches(gpu, read))
     parts.append(gpu.host.loading)
     found = union(np.concatenate([p[0] for p in parts]), np.concatenate([p[1] for p in parts]))
     api = gpu.host.api
@@ -245,6 +248,27 @@ def _planning(gpu: GpuTimeline, read: Reader, quiet: Intervals) -> Intervals:
     held = union(rows["start_ns"][mine], rows["end_ns"][mine])
     hits = overlap_per_window(held, quiet[0], quiet[1]) >= _MOST * (quiet[1] - quiet[0])
     return quiet[0][hits], quiet[1][hits]
+
+
+def _searches(gpu: GpuTimeline, read: Reader) -> Intervals:
+    """Operators that wait for events of their own: their library times its algorithms.
+
+    A convolution enqueues its work and returns. cuDNN's search (``cudnn.benchmark``, and each new
+    shape again) runs one algorithm after the other in it, between two events, and allocates room
+    for each.
+    """
+    rows = read("operator", "process_id", "thread_id", "start_ns", "end_ns", "name")
+    api = gpu.host.api
+    none = np.empty(0, np.int64)
+    if not len(rows) or not len(api):
+        return none, none
+    mine = rows.matches("name", words.PLANNING_OPERATOR) & (rows["process_id"] == gpu.process_id)
+    mine &= among(rows["thread_id"], gpu.host.launch_threads)
+    start, end = rows["start_ns"][mine], rows["end_ns"][mine]
+    timed = api.matches("name", _TIMING) & among(api["thread_id"], gpu.host.launch_threads)
+    at = np.sort(api["start_ns"][timed])
+    held = np.searchsorted(at, end) > np.searchsorted(at, start)
+    return start[held], end[held]
 
 
 def _captures(gpu: GpuTimeline) -> Intervals:

@@ -15,7 +15,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
-from stepscope.activity.host import LONG_UNTRACED_NS, HostEvents, inside
+from stepscope.activity.host import LONG_UNTRACED_NS, HostEvents, blocking_calls, inside
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among
@@ -39,6 +39,14 @@ MIN_BYTES = 1 << 20
 MIN_COPIES = 8
 """A model has at least a handful of tensors; one or two large copies are a result of some other
 kind, unless a file is written next."""
+
+FEW_COPIES = 3
+"""So many copies are enough where the step launches no more kernels than others do and the host is
+silent for most of the burst: it serialises one tensor after the other, as those of a recurrent
+network, which are few and large. An evaluation that reads results back has launched kernels."""
+
+SILENT_SHARE = 0.5
+"""Share of a burst, and of what follows it, in which the host makes no call while it serialises."""
 
 TIMES_NORMAL = 4
 """A step that saves reads this many times what the median step does. What is read in every step
@@ -109,14 +117,16 @@ def find_stalls(
     bursts = _bursts(gpu, step_begin_ns, returning)
     until = _until_training(gpu, bursts["end_ns"], input_time[0], end)
     spans, written = _writing(gpu, bursts["end_ns"], until, begin, end)
-    rare = _rare(bursts["start_ns"], bursts["bytes"], step_begin_ns, begin, end)
+    rare = _rare(bursts["start_ns"], bursts["bytes"], step_begin_ns, begin, end, until)
     many = (bursts["copies"] >= MIN_COPIES) | written
     in_named = inside(named, bursts["start_ns"])
+    many |= _serialised(gpu, bursts, until, step_begin_ns)
     chosen = (bursts["bytes"] >= MIN_BYTES) & rare & many & ~in_named
     rare_span = _rare(spans[0], spans[1] - spans[0], step_begin_ns, begin, end)
+    since = _silent_since(gpu, bursts["start_ns"][chosen], input_time[1])
     found = [
         (named[0], _until_anything(gpu, named[1], end)),
-        (bursts["start_ns"][chosen], until[chosen]),
+        (since, until[chosen]),
         (spans[0][rare_span], spans[1][rare_span]),
     ]
     joined = union(
@@ -186,16 +196,71 @@ def _bursts(gpu: GpuTimeline, step_begin_ns: IntArray, returning: IntArray) -> F
 
 
 def _rare(
-    start: IntArray, weight: IntArray, step_begin_ns: IntArray, begin: int, end: int
+    start: IntArray,
+    weight: IntArray,
+    step_begin_ns: IntArray,
+    begin: int,
+    end: int,
+    until: IntArray | None = None,
 ) -> BoolArray:
-    """Events of the window whose steps hold far more of them than the median step does."""
+    """Events of the window whose steps hold far more of them than the median step does.
+
+    Those that began in the step before the window and last into it count by themselves, where it
+    is said until when they last.
+    """
     held = (start >= begin) & (start < end)
     step = np.maximum(np.searchsorted(step_begin_ns, start, side="right") - 1, 0)
     total = np.zeros(max(len(step_begin_ns), 1), np.int64)
     np.add.at(total, step[held], weight[held])
-    return np.asarray(
-        held & (total[step] > TIMES_NORMAL * np.percentile(total, 50, method="lower")), np.bool_
-    )
+    usual = TIMES_NORMAL * np.percentile(total, 50, method="lower")
+    rare = held & (total[step] > usual)
+    if until is not None:
+        rare |= (start < begin) & (until > begin) & (weight > usual)
+    return np.asarray(rare, np.bool_)
+
+
+def _calls_of_host(gpu: GpuTimeline) -> Intervals:
+    """When a launching thread is in a CUDA call."""
+    api = gpu.host.api
+    if not len(api):
+        return EMPTY
+    mine = among(api["thread_id"], gpu.host.launch_threads)
+    return union(api["start_ns"][mine], api["end_ns"][mine])
+
+
+def _silent_since(gpu: GpuTimeline, at: IntArray, other_ns: IntArray) -> IntArray:
+    """Since when the host has been silent, where that is long, before each time.
+
+    Saving begins with what copies nothing: an old file is cut to nothing, a new one opened, names
+    are collected. In the steps that save, and only there, the host is silent before it reads.
+
+    Args:
+        gpu: the device.
+        at: when bursts begin.
+        other_ns: when other things end that the host is known to do; no silence reaches back
+            beyond them.
+    """
+    waits = gpu.host.api["end_ns"][blocking_calls(gpu).call] if len(gpu.host.api) else _NOTHING
+    ended = np.sort(np.concatenate((gpu.enqueue_end_ns, waits, other_ns)))
+    index = np.searchsorted(ended, at, side="right") - 1
+    since = np.where(index >= 0, ended[np.maximum(index, 0)], at)
+    found: IntArray = np.where(at - since >= LONG_UNTRACED_NS, since, at)
+    return found
+
+
+def _serialised(
+    gpu: GpuTimeline, bursts: Frame, until_ns: IntArray, step_begin_ns: IntArray
+) -> BoolArray:
+    """Bursts of few copies whose host is silent for most of them, in steps with no more kernels."""
+    start = bursts["start_ns"]
+    silent = (until_ns - start) - overlap_per_window(_calls_of_host(gpu), start, until_ns)
+    kernels = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[gpu.is_compute], side="right")
+    count = np.bincount(kernels, minlength=len(step_begin_ns) + 1)
+    usual = float(np.median(count[1:])) if len(step_begin_ns) else 0.0
+    mine = count[np.searchsorted(step_begin_ns, start, side="right")]
+    few = mine - usual <= KERNELS_BETWEEN * bursts["copies"] + FEW_KERNELS * usual
+    enough = (bursts["copies"] >= FEW_COPIES) & (until_ns - start >= LONG_UNTRACED_NS)
+    return np.asarray(enough & few & (silent >= SILENT_SHARE * (until_ns - start)), np.bool_)
 
 
 def _until_training(gpu: GpuTimeline, at: IntArray, input_ns: IntArray, end_ns: int) -> IntArray:

@@ -37,6 +37,9 @@ of collectives to microseconds."""
 
 _SAME: Final = 0.9
 
+_DRIFT: Final = 1e-3
+"""Clocks of computers drift by some parts in a hundred thousand."""
+
 
 @dataclass(frozen=True)
 class _Origin:
@@ -217,8 +220,10 @@ def _unique_numbers(sequence: IntArray) -> IntArray:
 def _lag(job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray) -> int:
     """By how many operations a member's count lags behind another's.
 
-    They look the same and their ends differ by one constant, the nearest to what the wall clocks
-    tell where several fit.
+    They look the same and their ends differ by one constant and a drift, the nearest to what the
+    wall clocks tell where several fit. The mean tells how far from that they are: operations follow
+    each other evenly inside a step, so that most ends fit a wrong count, too, but not those at the
+    edges of steps.
     """
     first, second = job.calls[a], job.calls[b]
     line = by_wall_clock(job.participants[a], job.participants[b])
@@ -237,14 +242,39 @@ def _lag(job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray) -> i
     fits = np.flatnonzero(enough & same)
     if not len(fits):
         return 0
-    half = (there[fits].sum(axis=1) - 1) // 2
-    row = np.arange(len(fits))
     apart = apart[fits]
-    middle = np.sort(apart, axis=1)[row, half]  # those that are not there sort to the end
-    cost = np.sort(np.abs(apart - middle[:, None]), axis=1)[row, half]
+    middle = _middle(apart)
+    away = apart - middle[:, None] - _drift(apart, end_b[at])
+    cost = np.nansum(np.abs(away - _middle(away)[:, None]), axis=1) / there[fits].sum(axis=1)
     if prior is not None:
         cost = cost + _TRUST * np.abs(middle - prior)
     return int(lags[fits[int(np.argmin(cost))]])
+
+
+def _drift(apart: AnyArray, at_ns: IntArray) -> AnyArray:
+    """What the clocks drift apart up to each time, from the earlier to the later half; a row each.
+
+    Args:
+        apart: differences of the ends, lags x operations, ns; NaN where there is none.
+        at_ns: when they are.
+    """
+    half = len(at_ns) // 2
+    if half < 4:
+        return np.zeros_like(apart)
+    length = float(np.median(at_ns[half:]) - np.median(at_ns[:half]))
+    slope = (_middle(apart[:, half:]) - _middle(apart[:, :half])) / max(length, 1.0)
+    slope = np.nan_to_num(slope)  # where a half has nothing
+    slope[np.abs(slope) > _DRIFT] = 0.0  # no clock drifts so fast: it was set
+    found: AnyArray = slope[:, None] * (at_ns - at_ns[half])[None, :]
+    return found
+
+
+def _middle(values: AnyArray) -> AnyArray:
+    """The lower median of each row without its NaNs; NaN where it has nothing else."""
+    ordered = np.sort(values, axis=1)  # NaN comes last
+    known = np.count_nonzero(~np.isnan(values), axis=1)
+    found: AnyArray = ordered[np.arange(len(values)), np.maximum(known - 1, 0) // 2]
+    return found
 
 
 def _lines(job: JobCalls, found: list[Channel], ordinals: list[list[IntArray]]) -> list[Line]:

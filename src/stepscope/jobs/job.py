@@ -33,7 +33,8 @@ from stepscope.jobs.job_result import (
     Stuck,
 )
 from stepscope.jobs.job_roles import kernel_rates, roles
-from stepscope.jobs.job_words import finding
+from stepscope.jobs.job_sometimes import late_steps
+from stepscope.jobs.job_words import finding, ranks_text
 from stepscope.jobs.topology import Place, places
 from stepscope.trace.errors import InputError
 from stepscope.trace.frame import AnyArray, IntArray
@@ -119,6 +120,8 @@ def diagnosis_of(
     everyone = sorted({device for one in job.late for device in one.devices})
     repaired = step_without(job.needs.whole, job.role, np.array(everyone, np.int64))
     gained = float((step_without(job.needs.whole, job.role, _EMPTY) - repaired).mean())
+    # late ranks of a job of few stand in the findings only
+    gained = max([gained, *(seen.gain_ns for seen in job.found if seen.reason)])
     findings = [finding(seen, digests, job.times, job.role, job.matched) for seen in job.found]
     missing = job.matched.missing_ranks if job.matched is not None else []
     worlds = [d.facts["world_size"] for d in digests if d.facts["world_size"]]
@@ -182,19 +185,21 @@ def analysed(digests: Sequence[Digest], topology: Mapping[str, Any] | None = Non
     needs = needs_of(times, role, where, len(matched.channels) if matched else 0)
     job = DigestJob(digests, matched, times) if matched is not None else None
     late: list[Late] = []
+    found: list[Seen] = []
     if comparable(role):
         late = late_ranks(digests, times, role, needs, where)
         found = causes_of.many_ranks(late, times, job)
-    else:
-        found = (
-            causes_of.few_ranks(job, needs.whole) if job is not None and len(digests) > 1 else []
-        )
+    elif len(digests) > 1 and job is not None:
+        found = causes_of.few_ranks(job, needs.whole)
     if matched is not None and found_links is not None:
         found += _slow_links(matched, found_links, times, needs)
     found += causes_of.exposed(times, len(digests) == 1 or matched is None)
+    found += causes_of.hidden(digests, matched, times)
     found += causes_of.shared(digests, times, needs.whole)
     step = float(times.parts.wall.max(axis=1).mean())
-    ranked = causes_of.ranked(found, step)
+    peers = len(digests) if comparable(role) else 0
+    ranked = causes_of.ranked(found, step, peers)
+    ranked = ranked or causes_of.uncovered(digests, matched, times)
     rates = kernel_rates(digests, role)
     return JobAnalysis(
         digests, matched, times, role, rates, where, needs, found_links, late, ranked
@@ -215,7 +220,7 @@ def _slow_links(matched: Matched, found: Links, times: Times, needs: Needs) -> l
     slow = found.slow(needs.comparisons)
     if not len(slow):
         return []
-    devices = shared_by(matched, slow)
+    devices = shared_by(matched, slow, found.judged)
     members = sorted({d for k in slow.tolist() for d, _ in matched.channels[k].members})
     usual = found.transfer_ns[slow] / found.ratio[slow]
     # a rank that belongs to several slow ones waits for the transfers of each
@@ -410,6 +415,25 @@ def _first_role(job: JobAnalysis) -> int:
     return int(job.role[late[0]]) if late else 0
 
 
+def _now_and_then(job: JobAnalysis) -> list[str]:
+    """Ranks that are late by much in a few steps, which may be chance."""
+    known = [device for late in job.late for device in late.devices]
+    late = late_steps(job.needs.device, job.role, known, NOTABLE * job.step_ns)
+    rows = sorted(late.items(), key=lambda row: (-len(row[1]), row[0]))[:_FETCHED]
+    if not rows:
+        return []
+    named = "; ".join(
+        f"rank {job.digests[device].rank} (step "
+        + ", ".join(str(number) for number in job.times.numbers[list(steps[:8]), device].tolist())
+        + ")"
+        for device, steps in rows
+    )
+    return [
+        f"in {sum(map(len, late.values()))} of {len(job.times.parts)} shared steps a single rank "
+        f"is late by much, too seldom to tell it from chance: {named}; record more steps"
+    ]
+
+
 def _warnings(job: JobAnalysis) -> list[str]:
     found = [*job.times.warnings]
     if job.matched is not None:
@@ -419,6 +443,17 @@ def _warnings(job: JobAnalysis) -> list[str]:
             "most communication of a rank could not be matched with that of the others, so that "
             "ranks are compared step by step"
         )
+    lacking = [
+        digest.rank
+        for digest in job.digests
+        if causes_of.INSUFFICIENT in digest.texts("findings", "cause")
+    ]
+    if lacking and not any(seen.cause == causes_of.INSUFFICIENT for seen in job.found):
+        found.append(
+            f"the captures of {ranks_text(lacking)} lack what an answer needs by themselves; the "
+            "others tell of the job"
+        )
+    found += _now_and_then(job)
     products = {digest.facts["device_name"] or "" for digest in job.digests} - {""}
     if len(products) > 1:
         found.append(

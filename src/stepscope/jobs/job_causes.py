@@ -21,6 +21,7 @@ from stepscope.collectives.match import Matched
 from stepscope.collectives.parallel import Guess
 from stepscope.collectives.stages import slow_stage
 from stepscope.jobs.digest import Digest
+from stepscope.jobs.digest_make import short_group
 from stepscope.jobs.digest_parts import Times
 from stepscope.jobs.job_late import NOTABLE, WORTH, Late
 from stepscope.jobs.job_outliers import step_without
@@ -41,6 +42,12 @@ _BY_KIND: Final = {"exchange": "context_parallel", "all_to_all": "expert_paralle
 
 INSUFFICIENT: Final = "insufficient_data"
 
+_TOO_MUCH: Final = 0.25
+"""Of the step: more exposed communication than this may hide the cause, as in a full capture."""
+
+_UNCOVERED: Final = 0.1
+"""Exposed communication from which on a job without a cause of it is not called healthy."""
+
 
 @dataclass
 class Seen:
@@ -59,6 +66,7 @@ class Seen:
         lateness: the late ranks of a job of few.
         communicators: slow communicators, by number.
         of_program: false where it lies in the measurement.
+        by_itself: whether each of the ranks shows it without the others.
         texts: where, message and advice of the rank that shows it most.
     """
 
@@ -74,6 +82,7 @@ class Seen:
     lateness: Lateness | None = None
     communicators: list[int] = field(default_factory=list)
     of_program: bool = True
+    by_itself: bool = False
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
@@ -286,6 +295,88 @@ def exposed(times: Times, alone: bool) -> list[Seen]:
     return _counting([seen], step)
 
 
+def hidden(digests: Sequence[Digest], matched: Matched | None, times: Times) -> list[Seen]:
+    """Ranks whose communication may be waiting for ranks that are not there: nobody can tell.
+
+    As ``insufficient_data`` says it of full captures.
+    """
+    parts = times.parts
+    if matched is None or not len(parts):
+        return []
+    alone = len(digests) == 1
+    several = bool((matched.instances.members > 1).any())
+    if not (alone or times.by_step or several):
+        unknown = np.array([d.ints("steps", "communication_ns").mean() for d in digests])
+        why = (
+            "much of the step is exposed communication, and none of it has a counterpart in the "
+            "other digests, so that these may be of different runs"
+        )
+        advice = "summarise captures of all ranks of one run, taken at the same time"
+    elif matched.complete:
+        return []
+    else:
+        unknown = (parts.missing + parts.unmatched).mean(axis=0)
+        advice = f"give the digests of the missing ranks, too ({_ranks(matched.missing_ranks)})"
+        why = (
+            "the ranks that are there wait together inside collectives, most likely for a rank "
+            "that is not there"
+        )
+        if alone:
+            unknown = unknown + parts.transfer.mean(axis=0)
+            why = (
+                "much of the step is exposed communication, and the digest of one rank cannot tell "
+                "moving data from waiting for a late rank"
+            )
+    step = parts.wall.mean(axis=0)
+    idle = np.stack(
+        [each.mean(axis=0) for each in [np.zeros(parts.wall.shape), *parts.idle.values()]]
+    )
+    devices = np.flatnonzero(unknown > np.maximum(_TOO_MUCH * step, idle.max(axis=0)))
+    if not len(devices):
+        return []
+    time = float(idle.sum(axis=0)[devices].max())
+    texts = {"message": why, "advice": advice}
+    return [Seen(INSUFFICIENT, devices.tolist(), max(time, 1.0), 0.0, (0.0, 0.0), 0.0, texts=texts)]
+
+
+def uncovered(digests: Sequence[Digest], matched: Matched | None, times: Times) -> list[Seen]:
+    """What stands instead of "healthy" where exposed communication is much and nothing explains it.
+
+    As ``diagnosis.uncovered`` says it of full captures.
+    """
+    sums = np.array(
+        [
+            [digest.ints("steps", name).sum() for name in ("communication_ns", "wall_ns")]
+            for digest in digests
+        ]
+    )
+    share = sums[:, 0] / np.maximum(sums[:, 1], 1)
+    worst = int(np.argmax(share))
+    if share[worst] < _UNCOVERED:
+        return []
+    why = "neither a late rank nor a transfer that other work waited for explains it"
+    advice = "look at the communicators below: who joins last, and which transfer takes longest"
+    if len(digests) == 1 or matched is None:
+        why = "the digest of one rank cannot tell moving data from waiting for a late rank"
+        advice = "give the digests of all ranks of the job together"
+    elif not matched.complete:
+        why = "ranks are missing that the others may have waited for"
+        advice = f"give the digests of the missing ranks, too ({_ranks(matched.missing_ranks)})"
+    elif any(pace.recording_ns for pace in times.paces):
+        why = "recording slows the hosts, and not all of them alike, which may be all of it"
+        advice = "record with less: without stacks, shapes and memory"
+    sentence = (
+        f"communication runs with no compute beside it for {share[worst]:.0%} of the step of rank "
+        f"{digests[worst].rank}, and no cause of it is named: {why}"
+    )
+    texts = {"sentence": sentence, "advice": advice}
+    return [Seen(INSUFFICIENT, [worst], 0.0, 0.0, (0.0, 0.0), 0.0, texts=texts)]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return short_group(",".join(map(str, ranks[:64]))) + (", ..." if len(ranks) > 64 else "")
+
+
 def shared(digests: Sequence[Digest], times: Times, need: AnyArray) -> list[Seen]:
     """What the ranks show by themselves, with what its repair gains the job.
 
@@ -328,6 +419,7 @@ def shared(digests: Sequence[Digest], times: Times, need: AnyArray) -> list[Seen
             bounds_ns=(0.0, max(own_gain, gain)),
             sure_ns=gain * min(max(sure / own_gain, 0.0), 1.0) if own_gain > 0 else 0.0,
             of_program=of_program,
+            by_itself=True,
             texts={
                 "where": lists["range"][rows[worst]]
                 or lists["operator"][rows[worst]]
@@ -340,11 +432,22 @@ def shared(digests: Sequence[Digest], times: Times, need: AnyArray) -> list[Seen
     return found
 
 
-def ranked(found: list[Seen], step_ns: float) -> list[Seen]:
-    """Root causes, the largest gain first, without symptoms and what is small beside the first."""
-    if any(seen.cause == INSUFFICIENT for seen in found):
-        found = [seen for seen in found if seen.cause == INSUFFICIENT]
-        return found[:1]
+def ranked(found: list[Seen], step_ns: float, peers: int = 0) -> list[Seen]:
+    """Root causes, the largest gain first, without symptoms and what is small beside the first.
+
+    Args:
+        found: all that was seen.
+        step_ns: mean step of the job.
+        peers: ranks of a job that are compared with each other; 0 where they are too few. The
+            captures of less than half of them that lack something say nothing about the job.
+    """
+    found = [
+        seen
+        for seen in found
+        if seen.cause != INSUFFICIENT or not seen.by_itself or 2 * len(seen.devices) >= peers
+    ]
+    if unknown := [seen for seen in found if seen.cause == INSUFFICIENT]:
+        return unknown[:1]
     symptoms = {
         (cause, device)
         for seen in found

@@ -24,6 +24,7 @@ from stepscope.jobs.job_outliers import (
     step_without,
 )
 from stepscope.jobs.job_result import Reason
+from stepscope.jobs.job_sometimes import beyond_chance, late_steps
 from stepscope.jobs.topology import Place
 from stepscope.trace.frame import AnyArray, IntArray
 
@@ -61,6 +62,7 @@ class Late:
         gain_ns: how much shorter a step is with them like their peers, and those before them in
             the list too, ns.
         gain_bounds_ns: lower and upper bound of that.
+        steps: positions of the shared steps in which they are late, where these are few; else none.
     """
 
     devices: list[int]
@@ -75,6 +77,7 @@ class Late:
     excess_ns: float = 0.0
     gain_ns: float = 0.0
     gain_bounds_ns: tuple[float, float] = (0.0, 0.0)
+    steps: tuple[int, ...] = ()
 
     @property
     def reason(self) -> Reason:
@@ -164,7 +167,18 @@ def late_ranks(
         score, limit = float(needs.scored.score[device]), float(limits[device])
         found.append(_late(times, role, [device], None, score, limit))
     found.sort(key=lambda late: -max(float(needs.scored.excess[d]) for d in late.devices))
-    return _with_gains(_same_reason(found), needs, role)
+    found = _same_reason(found)
+    known = [device for late in found for device in late.devices]
+    now_and_then = late_steps(needs.device, role, known, NOTABLE * _step(times))
+    for device in beyond_chance(now_and_then, len(role) - len(known)):
+        unknown = float("nan")
+        steps = now_and_then[device]
+        found.append(_late(times, role, [device], None, unknown, unknown, steps=steps))
+    return _with_gains(found, needs, role)
+
+
+def _step(times: Times) -> float:
+    return float(times.parts.wall.max(axis=1).mean())
 
 
 def _slow_places(
@@ -189,7 +203,10 @@ def _slow_places(
         apart = float(np.median(needs.excess[own]) - np.median(theirs))
         limit = limits.setdefault(count, bound(round(degrees_of(count)), needs.comparisons))
         late = needs.excess[own] > np.percentile(theirs, _UPPER)
-        if spread > 0 and apart > limit * spread and late.mean() >= _MOST_OF_IT:
+        # a single rank makes no place late: of few ranks, one moves the median
+        without = np.sort(needs.excess[own])[:-1]
+        least = float(np.median(without) - np.median(theirs))
+        if spread > 0 and least > limit * spread and late.mean() >= _MOST_OF_IT:
             found.append((place, apart / spread, limit))
     return sorted(found, key=lambda one: -one[1])
 
@@ -239,6 +256,9 @@ def _with_gains(found: list[Late], needs: Needs, role: IntArray) -> list[Late]:
 
 
 def _excess(late: Late, needs: Needs) -> float:
+    if late.steps:  # the median over the steps knows nothing of it
+        apart = needs.device - np.median(needs.device, axis=1, keepdims=True)
+        return float(apart[list(late.steps)][:, late.devices].sum() / len(apart))
     if late.place is not None:
         return float(np.median(needs.excess[late.devices]))
     return float(needs.scored.excess[late.devices].max())
@@ -251,21 +271,26 @@ def _late(
     place: Place | None,
     score: float,
     limit: float,
+    *,
+    steps: tuple[int, ...] = (),
 ) -> Late:
-    """Why some ranks are late: compared with their peers."""
+    """Why some ranks are late: compared with their peers, in some steps or in all."""
     which = role[devices[0]]
     columns = np.flatnonzero(role == which)
     late = np.zeros((len(times.parts), len(columns)), bool)
-    late[:, among(columns, devices)] = True
+    there = among(np.arange(len(late)), steps) if steps else np.ones(len(late), bool)
+    late[np.ix_(there, among(columns, devices))] = True
     parts = some_ranks(times.parts, columns)
     work = replace(
         times.work, kernels=times.work.kernels[:, columns], threads=times.work.threads[:, columns]
     )
     paces = [times.paces[d] for d in columns.tolist()]
-    own = np.median(own_time(parts, [replace(p, need_ns=0.0) for p in paces]), axis=0)
-    imposed = float(own[late[0]].mean() - np.median(own[~late[0]])) if (~late[0]).any() else 0.0
+    who = late.any(axis=0)
+    own = own_time(parts, [replace(p, need_ns=0.0) for p in paces])[late.any(axis=1)]
+    own = np.median(own, axis=0) * len(own) / len(late)
+    imposed = float(own[who].mean() - np.median(own[~who])) if (~who).any() else 0.0
     surplus, why = why_late(parts, work, paces, late, imposed)
-    return Late(devices, place, score, limit, why[0], why[1], surplus, why[2], why[3])
+    return Late(devices, place, score, limit, why[0], why[1], surplus, why[2], why[3], steps=steps)
 
 
 def some_ranks(parts: Parts, columns: IntArray) -> Parts:

@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.collectives.match import Matched
 from stepscope.intervals.distinct import with_inverse
 from stepscope.jobs.job_outliers import ENOUGH, Scores, scores
-from stepscope.trace.frame import AnyArray, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 _SLOWED: Final = 1.2
 """Transfers that take so many times what those alike take are slow, as in the simulator."""
@@ -39,6 +39,12 @@ class Links:
     last: IntArray
     last_share: AnyArray
     alike: IntArray
+
+    @property
+    def judged(self) -> BoolArray:
+        """Communicators that have enough alike to be compared with."""
+        found: BoolArray = np.isfinite(self.scored.score)
+        return found
 
     def slow(self, comparisons: int) -> IntArray:
         """Communicators that are slow beyond chance, and by what is more than taste."""
@@ -119,16 +125,19 @@ def _last(last: IntArray, channel: IntArray, n: int, ranks: int) -> tuple[IntArr
     return found, share
 
 
-def shared_by(matched: Matched, slow: IntArray) -> list[int]:
+def shared_by(matched: Matched, slow: IntArray, judged: BoolArray) -> list[int]:
     """Devices whose communicators are all slow: a slow link slows each of its rank's.
 
     Where communicators cross (one a machine, one a rail) that is the rank itself; where each rank
-    is in one, all its members stand.
+    is in one, all its members stand. A communicator that has none alike, such as that of all
+    ranks, says nothing and is not counted.
     """
     whole = np.zeros(len(matched.ranks), np.int64)
     slowed = np.zeros(len(matched.ranks), np.int64)
     bad = set(slow.tolist())
     for number, channel in enumerate(matched.channels):
+        if not judged[number]:
+            continue
         for device, _ in channel.members:
             whole[device] += 1
             slowed[device] += number in bad

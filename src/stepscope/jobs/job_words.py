@@ -80,7 +80,9 @@ def finding(
         ]
     low, high = seen.bounds_ns
     if seen.reason:
-        message = _lateness_text(seen, ranks, place, evidence, step, communicators)
+        message = _lateness_text(
+            seen, ranks, place, evidence, step, len(times.parts), communicators
+        )
         advice = list(_ADVICE[seen.reason])
     else:
         message = _text(seen, ranks, len(digests), step)
@@ -99,13 +101,17 @@ def finding(
         predicted_step_ns=round(step - seen.gain_ns),
         prediction_low_ns=round(step - max(high, seen.gain_ns)),
         prediction_high_ns=round(step - min(low, seen.gain_ns)),
-        score=float(seen.texts["score"]) if link else round(late.score, 2) if late else None,
-        threshold=float(seen.texts["bound"]) if link else round(late.bound, 2) if late else None,
+        score=float(seen.texts["score"]) if link else _known(late.score if late else None),
+        threshold=float(seen.texts["bound"]) if link else _known(late.bound if late else None),
         where=seen.texts.get("where", "") or _where(seen, digests),
         message=message,
         recommendations=advice,
         evidence=evidence,
     )
+
+
+def _known(value: float | None) -> float | None:
+    return round(value, 2) if value is not None and np.isfinite(value) else None
 
 
 def _where(seen: Seen, digests: Sequence[Digest]) -> str:
@@ -125,6 +131,7 @@ def _lateness_text(
     place: str,
     evidence: dict[str, float],
     step: float,
+    n_steps: int,
     communicators: list[str],
 ) -> str:
     who = f"{place} ({ranks_text(ranks)})" if place else ranks_text(ranks)
@@ -157,12 +164,16 @@ def _lateness_text(
             f"; its SM clock is {evidence['sm_clock_mhz']:.0f} MHz, that of its peers "
             f"{evidence['peers_sm_clock_mhz']:.0f}"
         )
+    if "late_steps" in evidence:
+        text += f"; it is late in {evidence['late_steps']:.0f} of {n_steps} shared steps"
     if "surplus_ns" in evidence:
         text += f"; beyond its peers it needs {shown(round(evidence['surplus_ns']), 'ns')} a step"
     return text
 
 
 def _text(seen: Seen, ranks: list[int], n: int, step: float) -> str:
+    if sentence := seen.texts.get("sentence"):
+        return sentence
     title = seen.texts.get("message") or _TITLES.get(seen.cause, seen.cause)
     who = "all ranks" if len(ranks) == n else ranks_text(ranks)
     if seen.cause == "insufficient_data":
@@ -221,6 +232,8 @@ def _evidence(
     if late is not None:
         found["surplus_ns"] = round(max(late.surplus_ns.values(), default=0.0))
         found["threads_ratio"] = round(late.more_work, 3)
+    if seen.late is not None and seen.late.steps:
+        found["late_steps"] = float(len(seen.late.steps))
     if seen.reason == "slow_link":
         found["transfer_ns"] = float(seen.texts["transfer"])
         found["transfer_ratio"] = float(seen.texts["ratio"])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stepscope.intervals.distinct import with_inverse
+from stepscope.intervals.distinct import among, distinct_values, with_inverse
 from stepscope.memory.callers import Caller, Callers, Phase, from_operators, from_stacks
 from stepscope.memory.categories import Categorised, Category, categorise
 from stepscope.memory.history import History, Reader, histories
@@ -44,6 +44,8 @@ class Explained:
     categorised: Categorised
     by_stack: dict[int, tuple[Phase, Caller]]
     bounds_ns: IntArray
+    inferred: bool = False
+    """Whether the steps are repetitions of allocations only: nothing marks them."""
 
     def caller(self, block: int) -> Caller:
         """Who allocated a block."""
@@ -75,9 +77,10 @@ def explained(read: Reader, rank: int, bounds_ns: dict[int, IntArray]) -> list[E
             callers = from_operators(history, read)
             categorised = categorise(history, callers)
         bounds = bounds_ns.get(history.device, np.zeros(0, np.int64))
-        if not len(bounds):
-            bounds = steps_of(history, read)
-        found.append(Explained(rank, history, callers, categorised, by_stack, bounds))
+        inferred = not len(bounds)
+        if inferred:
+            bounds, inferred = steps_of(history, read)
+        found.append(Explained(rank, history, callers, categorised, by_stack, bounds, inferred))
     return found
 
 
@@ -244,11 +247,26 @@ def _growth(known: Explained, steps: Sequence[StepMemory]) -> Growth | None:
     chance = f"p = {p:.2g}"
     if grows:
         message = f"memory grows by {each} ({chance}, {len(steps)} steps): something keeps it"
+        if known.inferred and _is_of_one_pass(known, steps):
+            message += (
+                "; or these are the layers of one forward pass, which keep their activations: "
+                "nothing marks the steps, and most hold no backward pass"
+            )
     elif per_step > 0 and len(floors) < _FEWEST_FOR_A_LEAK:
         message = f"{each} more, in {len(steps)} steps only: capture {_FEWEST_FOR_A_LEAK} or more"
     else:
         message = f"no growth from step to step ({each}, {chance})"
     return Growth(per_step, p, grows, message, kept)
+
+
+def _is_of_one_pass(known: Explained, steps: Sequence[StepMemory]) -> bool:
+    """Whether repetitions may be layers: most allocate nothing that is the backward pass's."""
+    blocks, category = known.categorised.blocks, known.categorised.category
+    backward = among(category, [Category.GRADIENT, Category.AUTOGRAD_DETAIL]) & (blocks.made >= 0)
+    begins = np.array([step.begin_ns for step in steps])
+    at_ns = known.history.time_ns[blocks.made[backward]]
+    held = np.searchsorted(begins, at_ns, side="right")
+    return len(distinct_values(held[held > 0])) * 2 < len(steps)
 
 
 def _state_reserved(history: History) -> int:

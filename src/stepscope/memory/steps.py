@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from stepscope.intervals.distinct import with_counts
+from stepscope.intervals.distinct import among, distinct_values, with_counts
 from stepscope.memory.history import History, Reader
 from stepscope.trace.frame import IntArray
 
@@ -18,12 +18,17 @@ _SIGNIFICANT = 0.05
 _EXACT_UP_TO = 10
 _TRIED = 8
 _RELEASED = 0.5
+_LEAST = 0.5
+"""A loop of steps holds this share at least of what happens; one over parameters need not."""
+_STRANGE = 3
+"""So many stacks that allocate behind the last repetition, and in none, are no further step."""
 
 
-def steps_of(history: History, read: Reader) -> IntArray:
+def steps_of(history: History, read: Reader) -> tuple[IntArray, bool]:
     """Begins of the steps and the end of the last one, ns; empty where nothing tells.
 
-    By numbered annotations, else by the stack that allocates most regularly.
+    By numbered annotations, else by the stack that allocates most regularly; then the second value
+    is true.
     """
     ranges = read("range", "start_ns", "end_ns", "name")
     stems: dict[str, list[int]] = {}
@@ -44,7 +49,7 @@ def steps_of(history: History, read: Reader) -> IntArray:
         covered = int((end - begin).sum())
         if covered > best[0]:
             best = covered, np.append(begin, end[-1])
-    return best[1] if len(best[1]) else _by_stack(history)
+    return (best[1], False) if len(best[1]) else (_by_stack(history), True)
 
 
 def _by_stack(history: History) -> IntArray:
@@ -71,10 +76,13 @@ def _regular(history: History, at: IntArray) -> IntArray:
     """Bounds of steps that begin at some events; empty where these are no steps.
 
     Steps come regularly and release most of what they allocate; the layers of one forward pass come
-    as regularly and keep it.
+    as regularly and keep it. Layers that release much are followed by the end of the model, the
+    loss or the optimizer, which none of them holds; steps by nothing of the kind.
     """
     nothing = np.zeros(0, np.int64)
     gaps = np.diff(at)
+    if at[-1] - at[0] < _LEAST * len(history.events):
+        return nothing
     if gaps.max() > 3 * max(int(np.median(gaps)), 1) or gaps.min() < 4:
         return nothing
     change = history.events["bytes"]
@@ -82,6 +90,12 @@ def _regular(history: History, at: IntArray) -> IntArray:
     given = np.add.reduceat(np.maximum(-change, 0), at)[:-1]
     time = history.time_ns[at]
     if np.median(given / np.maximum(taken, 1)) < _RELEASED or (np.diff(time) <= 0).any():
+        return nothing
+    stacks = history.events["stack_id"]
+    behind = slice(int(at[-1]) + int(np.median(gaps)), None)
+    inside = distinct_values(stacks[at[0] : at[-1]])
+    later = distinct_values(stacks[behind][change[behind] > 0])
+    if int((~among(later, inside) & (later >= 0)).sum()) >= _STRANGE:
         return nothing
     return np.append(time, max(int(history.time_ns[-1]), int(time[-1]) + 1))
 

@@ -420,7 +420,8 @@ def call_tree(read: Reader, *, python: bool = True) -> CallTree:
         launcher = np.where(call >= 0, link[np.maximum(call, 0)], -1) if len(gpu) else _NONE
     else:
         launcher = itself
-        for _ in range(int(depth.max(initial=0)) + 1):
+        # without any event of the host nothing launches
+        for _ in range(int(depth.max(initial=0)) + 1 if len(kind) else 0):
             inner = (launcher >= 0) & (kind[np.maximum(launcher, 0)] >= CALL)
             if not inner.any():
                 break

@@ -201,16 +201,33 @@ def _heat_map(found: JobDiagnosis) -> list[str]:
 
 
 def _heat_rows(found: JobDiagnosis, heat: HeatMap) -> list[tuple[str, list[int]]]:
+    """(label, positions of the ranks) of each row: what is late by itself, then the others."""
     n = len(heat.ranks)
     if n <= _ROWS:
         return [(str(rank), [at]) for at, rank in enumerate(heat.ranks)]
-    late = [at for at, row in enumerate(found.ranks) if row.late][: _ROWS // 2]
+    late = _late_rows(found, heat)[: _ROWS // 2]
+    apart = {at for _, members in late for at in members}
     size = -(-n // (_ROWS - len(late)))
-    rows = [(str(heat.ranks[at]), [at]) for at in late]
+    rows = late
     for low in range(0, n, size):
-        members = [at for at in range(low, min(low + size, n)) if at not in late]
+        members = [at for at in range(low, min(low + size, n)) if at not in apart]
         if members:
             rows.append((f"{heat.ranks[low]}-{heat.ranks[min(low + size, n) - 1]}", members))
+    return rows
+
+
+def _late_rows(found: JobDiagnosis, heat: HeatMap) -> list[tuple[str, list[int]]]:
+    """A row for each late rank, and one for all ranks of a late place, as they are told."""
+    position = {rank: at for at, rank in enumerate(heat.ranks)}
+    rows: list[tuple[str, list[int]]] = []
+    for finding in found.findings:
+        members = [position[rank] for rank in finding.ranks if rank in position]
+        if not finding.reason or not members:
+            continue
+        if finding.place:
+            rows.append((clean(finding.place, 24), members))
+        else:
+            rows += [(str(heat.ranks[at]), [at]) for at in members]
     return rows
 
 

@@ -16,10 +16,11 @@ from stepscope.simulation.changes import (
     ScaleKernels,
     ScaleOps,
 )
-from stepscope.simulation.model import RUN_TO_RUN, Prediction, Simulation
+from stepscope.simulation.model import OF_THE_GAIN, RUN_TO_RUN, Prediction, Simulation
 from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
 
 __all__ = [
+    "OF_THE_GAIN",
     "RUN_TO_RUN",
     "CallCompiled",
     "Change",

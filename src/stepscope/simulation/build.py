@@ -31,6 +31,7 @@ from stepscope.simulation.program import (
     Delays,
     Program,
     delays,
+    pinned_bandwidth,
     typical_call_ns,
 )
 from stepscope.simulation.waits import (
@@ -263,6 +264,7 @@ def build(
     wait_of = _host_waits(gpu, order, waits, lay, usual, (call, returns, wait_cause))
     for cause, attributed in e.events.items():  # a wait inside an event goes when the event goes
         wait_cause[(wait_cause >= 0) & inside(attributed, lay.at_ns)] = C[cause]
+    speed, shown = pinned_bandwidth(gpu, _capability(gpu, read))
     instance = np.full(len(gpu.ops), -1, np.int64)
     if rows is not None and instances is not None:
         instance[rows] = instances
@@ -292,7 +294,16 @@ def build(
         busy_ns=_busy(order, gpu, lay, late),
         before_start_ns=_before(lay, gpu.ops["start_ns"]),
         before_end_ns=_before(lay, gpu.ops["end_ns"]),
+        pinned_bytes_per_ns=speed,
+        pinned_shown=shown,
     )
+
+
+def _capability(gpu: GpuTimeline, read: Reader) -> int:
+    """Major compute capability of the device; 0 where the capture does not tell."""
+    rows = read("device", "process_id", "device", "compute_major")
+    mine = (rows["process_id"] == gpu.process_id) & (rows["device"] == gpu.device)
+    return int(rows["compute_major"][mine].max(initial=0))
 
 
 def _busy(order: Order, gpu: GpuTimeline, lay: Layout, late: Delays) -> IntArray:

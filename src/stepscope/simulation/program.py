@@ -38,6 +38,17 @@ LONG_AGO_NS: Final = -(1 << 60)
 """In :attr:`Program.before_end_ns`: nothing waits for it."""
 
 
+PINNED_BYTES_PER_NS: Final = 20.0
+"""Bandwidth of pinned copies between host and device where the capture shows none, in bytes a ns
+(GB/s): PCI Express 4.0, sixteen wide, delivers 20 to 25 GB/s."""
+
+PINNED_BYTES_PER_NS_5: Final = 50.0
+"""The same of version 5.0: 48 to 55 GB/s on H200s."""
+
+EXPRESS_5: Final = 9
+"""Major compute capability of the first devices for data centres that have it (Hopper)."""
+
+
 @dataclass(frozen=True)
 class Program:
     """The items of a run of whole steps, in host order; arrays have one value an item.
@@ -81,6 +92,8 @@ class Program:
             references started, after the first item; ``LONG_AGO_NS`` where there is none. Empty
             where nothing is known of the run before.
         before_end_ns: likewise, when it ended. These four hold for the first pass only.
+        pinned_bytes_per_ns: bandwidth of a pinned copy between host and device, GB/s.
+        pinned_shown: whether the capture shows that bandwidth.
     """
 
     kind: IntArray
@@ -110,6 +123,8 @@ class Program:
     busy_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     before_start_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     before_end_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    pinned_bytes_per_ns: float = PINNED_BYTES_PER_NS
+    pinned_shown: bool = False
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -131,10 +146,6 @@ def own_work(program: Program) -> IntArray:
 GRAPH_NS: Final = 400
 """Turnaround between the kernels of a CUDA graph: 0.29 us in the median and 0.35 in the mean of a
 graph of 272 short kernels, 0.38 and 0.96 of one of 732 with copies among them (H200)."""
-
-PINNED_BYTES_PER_NS: Final = 20.0
-"""Bandwidth of pinned copies between host and device where the capture shows none, in bytes a ns
-(GB/s): PCI Express 4.0 with 16 GPUs delivers 20 to 25 GB/s, version 5.0 about twice that."""
 
 LARGE_COPY_BYTES: Final = 1 << 20
 """Copies from this size on show the bandwidth; smaller ones mostly latency."""
@@ -191,7 +202,7 @@ def delays(
     called = np.where(known, called_ns, never)
     # the first operation of a stream may have waited for what the capture did not see
     alone = known & (called > np.maximum(before, other) + KERNEL_GAP_NS) & (previous >= 0)
-    typical_latency = _median(start[alone] - called[alone], LATENCY_NS)
+    typical_latency = _latency(start[alone] - called[alone])
     queued = (before > called + typical_latency) & (before > other) & (start - before >= 0)
     queued &= start - before <= KERNEL_GAP_NS
     between = _median(start[queued] - before[queued], BETWEEN_NS)
@@ -231,19 +242,43 @@ def delays(
     )
 
 
+LONG_LATENCY_NS: Final = 100_000
+"""An idle device begins with what it is given within a few microseconds. Where it takes longer than
+this for most operations, it was not idle: another process had it."""
+
+_UNDISTURBED: Final = 10.0
+"""Percentile of the latencies that holds nothing of that. Clocks that differ shift it as well."""
+
+
+def _latency(values: IntArray) -> int:
+    """The typical latency of launches; what others delay more is no part of it.
+
+    A launch that comes earlier waits for the other process all the same, so that the rest is a
+    delay of the device, and not hidden behind a host that is ahead.
+    """
+    usual = _median(values, LATENCY_NS)
+    return usual if usual <= LONG_LATENCY_NS else int(np.percentile(values, _UNDISTURBED))
+
+
 def _median(values: IntArray, otherwise: int) -> int:
     return int(np.median(values)) if len(values) else otherwise
 
 
-def pinned_bandwidth(gpu: GpuTimeline) -> tuple[float, bool]:
-    """Bytes a ns of a pinned copy between host and device, and whether the capture shows it."""
+def pinned_bandwidth(gpu: GpuTimeline, capability: int = 0) -> tuple[float, bool]:
+    """Bytes a ns of a pinned copy between host and device, and whether the capture shows it.
+
+    Args:
+        gpu: the device.
+        capability: its major compute capability; 0 where that is not known.
+    """
     ops = gpu.ops
     pinned = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD", "DtoH")
     pinned &= ops.equals("src_memory", "pinned") | ops.equals("dst_memory", "pinned")
     pinned &= ops["bytes"] >= LARGE_COPY_BYTES
     length = ops["end_ns"][pinned] - ops["start_ns"][pinned]
     if not pinned.any() or not length.sum():
-        return PINNED_BYTES_PER_NS, False
+        usual = PINNED_BYTES_PER_NS_5 if capability >= EXPRESS_5 else PINNED_BYTES_PER_NS
+        return usual, False
     return float(np.median(ops["bytes"][pinned] / np.maximum(length, 1))), True
 
 

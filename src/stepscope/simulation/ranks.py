@@ -14,7 +14,7 @@ from stepscope.simulation import changes as edit
 from stepscope.simulation import peers
 from stepscope.simulation.changes import Scope, Subject
 from stepscope.simulation.peers import FloatArray, Places
-from stepscope.simulation.program import MARK, WAIT, Program
+from stepscope.simulation.program import MARK, WAIT, C, Program, own_work
 from stepscope.trace.frame import BoolArray, IntArray
 
 
@@ -211,7 +211,8 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
 
     Host time is compared by cause, each part of a step between collectives that all ranks share by
     itself. Device time is compared operation by operation; what the others have under other names,
-    or not at all, part by part.
+    or not at all, part by part. Pauses of the device that nothing explains become those of the
+    others where theirs are shorter.
     """
     chosen = [
         n for n, s in enumerate(subjects)
@@ -225,6 +226,7 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
     wanted = peers.median(tables)
     rare = np.sum([~np.isnan(t) for t in tables], axis=0) <= len(tables) / 2
     wanted[rare] = np.nan
+    paused = peers.median([at.table(n, subjects[n].program.delay_ns) for n in chosen])
     parts, count = _shared_parts(subjects)
     changed = list(subjects)
     for n in [n for n, s in enumerate(subjects) if s.rank == rank]:
@@ -246,14 +248,43 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
         duration = np.where(np.isnan(value), scaled, value)
         duration = np.where(at.place[n] >= 0, duration, program.duration_ns)
         own_waits = _own_waits(subjects, n, chosen, parts, count)
+        pauses = at.of_items(n, paused)
+        paused_as = np.where(np.isnan(pauses), program.delay_ns, pauses)
         changed[n] = edit.without_waits(subjects[n], own_waits).becomes(
             work_ns=np.round(program.work_ns * host[part, :-1]).astype(np.int64),
             call_ns=np.where(
                 own_waits & (program.kind == WAIT), 0, np.round(program.call_ns * host[part, -1])
             ).astype(np.int64),
             duration_ns=np.round(duration).astype(np.int64),
+            delay_ns=np.round(np.minimum(paused_as, program.delay_ns)).astype(np.int64),
+            **_recording_like(subjects, n, chosen, parts, count),
         )
     return changed
+
+
+def _recording_like(
+    subjects: list[Subject], number: int, others: list[int], parts: list[IntArray], count: int
+) -> dict[str, IntArray]:
+    """What recording costs, as it is on the other ranks in the same part of the step.
+
+    A host that takes the time of another one takes what recording is of that time: the cost of its
+    own would be too much or too little of it.
+    """
+    columns = ("recording_ns", "recording_untraced_ns")
+
+    def sums(n: int) -> IntArray:
+        program, inside = subjects[n].program, parts[n] < count
+        found = np.zeros((count, len(columns)), np.int64)
+        values = np.column_stack([getattr(program, name) for name in columns])
+        np.add.at(found, parts[n][inside], values[inside])
+        return found
+
+    part = np.minimum(parts[number], count)
+    ratio = _ratio(sums(number), [sums(o) for o in others])[part]
+    return {
+        name: np.round(getattr(subjects[number].program, name) * ratio[:, at]).astype(np.int64)
+        for at, name in enumerate(columns)
+    }
 
 
 def _own_waits(
@@ -345,7 +376,46 @@ def even_work(subjects: list[Subject], scope: Scope) -> list[Subject]:
         scale = np.where(moves[n], ratio[np.minimum(parts[n], count)], even[n])
         duration = np.round(subject.program.duration_ns * scale).astype(np.int64)
         found.append(subject.becomes(duration_ns=duration))
+    return _even_launches(found, compute) if scope == "stages" else found
+
+
+def _even_launches(subjects: list[Subject], compute: list[BoolArray]) -> list[Subject]:
+    """Hosts launch as many kernels each: a layer that moves takes its launches with it.
+
+    A launch takes each host what it took, but no longer than that of the stage which launches most:
+    the others wait for that one, and a host that waits is in no hurry.
+    """
+    counts = np.array([float(mask.sum()) for mask in compute])
+    costs = np.array(
+        [float(_launch_ns(s)[mask].sum()) for s, mask in zip(subjects, compute, strict=True)]
+    )
+    if not counts.all() or not costs.all():
+        return subjects
+    each = costs / counts
+    wanted = counts.mean() * np.minimum(each, each[int(np.argmax(counts))])
+    column = C["launch_bound"]
+    found = []
+    for subject, mask, ratio in zip(subjects, compute, wanted / costs, strict=True):
+        program = subject.program
+        work = own_work(program)
+        work[mask, column] = np.round(work[mask, column] * ratio)
+        scaled = {
+            name: np.where(mask, np.round(getattr(program, name) * ratio), getattr(program, name))
+            for name in ("call_ns", "recording_ns", "recording_untraced_ns")
+        }
+        found.append(
+            subject.becomes(
+                work_ns=work, **{name: values.astype(np.int64) for name, values in scaled.items()}
+            )
+        )
     return found
+
+
+def _launch_ns(subject: Subject) -> IntArray:
+    """What launching each item takes the host, ns."""
+    program = subject.program
+    cost: IntArray = program.work_ns[:, C["launch_bound"]] + program.call_ns
+    return cost
 
 
 def _even_messages(

@@ -15,26 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.activity.device import Reader
-from stepscope.gaps.profiler_overhead import PYTHON_FUNCTION_NS, UNIT_COSTS
-from stepscope.intervals.distinct import among, distinct_values
+from stepscope.gaps.profiler_overhead import UNIT_COSTS, recorded_events
 from stepscope.simulation import pace
 from stepscope.simulation.build import Run
 from stepscope.simulation.changes import Bound, Subject
 from stepscope.simulation.engine import steps_of
 from stepscope.simulation.program import C
-
-OPERATOR_NS: Final = (3_100, 5_200)
-"""In training steps recorded by torch.profiler, what an operator takes the launching threads: for
-its recording, and in all. Fitted, with those of a launch, to 22 programs on H200s whose host sets
-the pace and that were timed with and without it, 8 % to half of a step of Python and dispatch
-between them; the steps without recording are then met within 10 % in the median."""
-
-LAUNCH_NS: Final = (2_000, 11_600)
-"""The same of a call that launches something."""
-
-PROFILED: Final[dict[Bound, float]] = {"low": 1.6, "expected": 1.0, "high": 0.5}
-"""What recording by torch.profiler costs over :func:`profiled_factor`, to either side. On 23
-programs it was 0.6 to 1.6 times as much; the one on a faster host 0.7 times."""
 
 CALLED: Final[dict[str, dict[Bound, float]]] = {
     "stepscope": {"low": 3.0, "expected": 1.5, "high": 0.5},
@@ -58,8 +44,8 @@ def profiled_factor(
 ) -> float:
     """What torch.profiler costs over its estimate, by the part of launching that goes to recording.
 
-    That part follows from how many operators and launches there are; the rest of launching is the
-    framework's own. How fast the host is does not enter: it is in what launching took.
+    That part follows from how many operators and launches there are, and grows where the host is
+    slow; the rest of launching is the framework's own.
 
     Args:
         subjects: the unchanged programs, one a device.
@@ -72,23 +58,10 @@ def profiled_factor(
         launching = (
             program.work_ns[:, C["launch_bound"]].sum() + program.call_ns[subject.is_op].sum()
         )
-        operators = _events(read, "operator", subject, run)
-        launches = len(distinct_values(gpu.call[program.op[subject.is_op & program.hosted]]))
-        functions = _events(read, "python_function", subject, run) * PYTHON_FUNCTION_NS
-        of_tool, whole = (
-            operators * OPERATOR_NS[n] + launches * LAUNCH_NS[n] + functions for n in (0, 1)
-        )
-        cost += float(launching) * of_tool / max(whole, 1)
+        recorded = recorded_events(gpu, read, run.begin_ns, run.end_ns)
+        cost += recorded.cost_ns(float(launching))
         estimate += float((program.recording_ns - program.recording_untraced_ns).sum())
     return cost / estimate if cost and estimate else 1.0
-
-
-def _events(read: Reader, table: str, subject: Subject, run: Run) -> int:
-    """Rows of a table that begin on the launching threads during the replayed steps."""
-    rows = read(table, "process_id", "thread_id", "start_ns")
-    mine = among(rows["thread_id"], subject.gpu.host.launch_threads)
-    mine &= (rows["process_id"] == subject.gpu.process_id) & (rows["start_ns"] >= run.begin_ns)
-    return int((mine & (rows["start_ns"] < run.end_ns)).sum())
 
 
 def of_calls(tool: str) -> dict[Bound, float]:
@@ -97,7 +70,9 @@ def of_calls(tool: str) -> dict[Bound, float]:
 
 
 def measured_factor(
-    subjects: list[Subject], cost: Mapping[Bound, float], estimated: Mapping[Bound, float]
+    subjects: list[Subject],
+    cost: Mapping[Bound, float | None],
+    estimated: Mapping[Bound, float],
 ) -> dict[Bound, float]:
     """The factors that make the replayed step as long as those that nobody recorded.
 
@@ -106,13 +81,21 @@ def measured_factor(
     Args:
         subjects: the unchanged programs.
         cost: measured cost over the measured step: the most for ``low``, the least for ``high``.
+            Where the measurement gives these two only, the estimate counts between them.
         estimated: the factors of the estimate.
     """
     jobs = [pace.unrecorded(subjects, factor) for factor in _FACTORS]
     replayed = steps_of([[s.program for s in job] for job in jobs])
     steps = np.array([max(r.step_ns for r in ranks) for ranks in replayed], float)
     gained = np.maximum.accumulate(1 - steps / max(steps[0], 1.0))
-    return {bound: factor_of(gained, share, estimated[bound]) for bound, share in cost.items()}
+    found: dict[Bound, float] = {
+        bound: factor_of(gained, share, estimated[bound])
+        for bound, share in cost.items()
+        if share is not None
+    }
+    if "expected" not in found:
+        found["expected"] = min(max(estimated["expected"], found["high"]), found["low"])
+    return found
 
 
 def factor_of(gained: Sequence[float] | NDArray[np.float64], share: float, near: float) -> float:

@@ -11,8 +11,8 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline
-from stepscope.intervals.distinct import with_counts, with_inverse
-from stepscope.steps.kinds import Workload, inner_of, kind_of
+from stepscope.intervals.distinct import distinct_values, with_counts, with_inverse
+from stepscope.steps.kinds import Workload, inner_of, kind_of, with_several
 from stepscope.steps.model import (
     AUTOMATIC,
     INNER_PLURAL,
@@ -40,6 +40,7 @@ from stepscope.trace.regex import regex
 from stepscope.trace.units import milliseconds
 
 _NUMBERED = re.compile(r"^(.*?)[\s#:_=\-\[(/]*(\d+)[\])]?(?:/\d+)?$")
+_NUMBER_INSIDE = re.compile(r"^(\D*[A-Za-z]\D*[\s#:_=\-\[(/])\d+([^\dA-Za-z]\D*)$")
 _LONGEST_STEP: Final = 256  # the pattern takes time by the square of the length
 _COVERS_A_STEP: Final = 0.5
 _COVERS_A_CYCLE: Final = 0.8
@@ -165,10 +166,11 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
     numbered: list[bool] = []
     code_of = np.empty(len(names), np.int64)
     number_of = np.full(len(names), -1, np.int64)
+    shapes = _numbered_inside(names)
     for code, name in enumerate(names):
         family = words.engine_family(name)
         match = None if family or len(name) > _LONGEST_STEP else _NUMBERED.match(name)
-        stem, number = match.groups() if match else (family, "")
+        stem, number = match.groups() if match else (family or shapes.get(name, ""), "")
         key = ("family" if family else "stem" if stem else "name", stem or name)
         known = stem_of.get(key)
         if known is None:
@@ -207,6 +209,21 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
     return found
 
 
+def _numbered_inside(names: Sequence[str]) -> dict[str, str]:
+    """By name its shape, with 0 for the only number: of names of which several differ in it alone.
+
+    ``token_7_forward`` and ``token_8_forward`` are one family; ``fp8_gemm`` is no member of one.
+    """
+    shapes: dict[str, list[str]] = {}
+    for name in names:
+        match = _NUMBER_INSIDE.match(name) if len(name) <= _LONGEST_STEP else None
+        if match and not words.engine_family(name):
+            shapes.setdefault(f"{match[1]}0{match[2]}", []).append(name)
+    return {
+        name: shape for shape, group in shapes.items() if len(group) >= MIN_STEPS for name in group
+    }
+
+
 def _from_phases(candidates: list[Candidate]) -> Steps | None:
     """Steps from phases that repeat together (forward, backward, optimizer)."""
     phases = [
@@ -229,9 +246,20 @@ def _from_phases(candidates: list[Candidate]) -> Steps | None:
     if not any(_PHASE.search(c.label) for c in chosen):
         return None  # parts of a model repeat as well, layer by layer
     first = min(chosen, key=lambda c: int(c.begin[0]))
+    if any(_is_part_of(first, c) for c in candidates):
+        return None  # each layer has its own
     end = max(int(c.end[-1]) for c in phases)
     message = f"no range holds a whole step; steps begin at each {first.label!r} range"
     return Steps(first.begin, end, "repeating_range", message, first.label)
+
+
+def _is_part_of(phase: Candidate, layers: Candidate) -> bool:
+    """Whether each of a phase's ranges lies in that of another layer of the model."""
+    if not layers.numbered or not words.LAYER_NUMBER.search(layers.first):
+        return False
+    held = np.searchsorted(layers.begin, phase.begin, side="right") - 1
+    inside = (held >= 0) & (phase.begin < layers.end[np.maximum(held, 0)])
+    return bool(inside.all()) and len(distinct_values(held)) == len(held)
 
 
 _NAMED = 6
@@ -270,6 +298,13 @@ def find_steps(
         steps = _found(gpu, enqueued, does, window_start_ns) or _whole(gpu)
     steps = replace(steps, kind=kind_of(steps, gpu, does))
     bounds = step_windows(gpu, steps)
+    silent_ns = steps.end_ns - int(bounds[-1])
+    if len(steps) >= MIN_STEPS and steps.marked and silent_ns > 0:
+        message = (
+            f"{steps.message}; the last one's mark lasts {milliseconds(silent_ns)} longer, without "
+            "a launch, which counts to no step"
+        )
+        steps = replace(steps, end_ns=int(bounds[-1]), message=message)
     inner = inner_of(steps, enqueued, bounds, does)
     if inner:
         holds = "it holds" if len(steps) == 1 else "each holds"
@@ -277,7 +312,8 @@ def find_steps(
             f"{part.count} {INNER_PLURAL[part.kind]} of {milliseconds(part.median_ns)}"
             for part in inner
         )
-        steps = replace(steps, inner=inner, message=f"{steps.message}; {holds} {parts}")
+        kind = with_several(steps.kind, inner)
+        steps = replace(steps, kind=kind, inner=inner, message=f"{steps.message}; {holds} {parts}")
     return steps, bounds
 
 

@@ -18,8 +18,8 @@ from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import SMALL_COPY_BYTES
 from stepscope.intervals.distinct import distinct_values
-from stepscope.steps.model import Inner, InnerKind, Kind, Steps
-from stepscope.steps.repetition import Launches, find_repetition
+from stepscope.steps.model import MIN_STEPS, Inner, InnerKind, Kind, Steps
+from stepscope.steps.repetition import Launches, find_repetition, replayed_graph
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 Purpose = Literal["training", "inference", "unknown"]
@@ -37,7 +37,7 @@ _SERVING: Final = re.compile(
     r"(?<![a-z])(execute_(model|context|new|\d+)|generat(e|ion)|prefill|decode_?(step|forward|batch)?"
     r"|(?:model_?)?inference|predict(ion)?|denois(e|ing)|sampling_?step)(?![a-z])"
     r"|vllm|sglang|tensorrt_?llm|(?<![a-z])lmdeploy|gpu_model_runner|model_runner\.py"
-    r"|execute_diffusion",
+    r"|execute_diffusion|^ExecutionContext::",
     re.IGNORECASE,
 )
 _SERVING_KERNEL: Final = re.compile(
@@ -213,13 +213,19 @@ def inner_of(
     rows = np.flatnonzero((enqueued >= steps.begin_ns[usual]) & (enqueued <= ends[usual]))
     inside = found.take(rows)
     repeated = find_repetition(inside)
-    if repeated is None or len(repeated) < 3:
-        return ()
     start_ns = found.gpu.ops["start_ns"][inside.op]
-    every = int(np.median(np.diff(np.sort(start_ns[repeated.anchors]))))
-    if every * len(repeated) < _LEAST * int(np.ptp(start_ns)):
-        return ()
-    return (Inner(_inner_kind(inside, repeated.anchors, does), len(repeated), every),)
+    anchors = (repeated.anchors if repeated else np.empty(0, np.int64), replayed_graph(inside))
+    for at in anchors:
+        every = int(np.median(np.diff(np.sort(start_ns[at])))) if len(at) >= MIN_STEPS else 0
+        if every and every * len(at) >= _LEAST * int(np.ptp(start_ns)):
+            return (Inner(_inner_kind(inside, at, does), len(at), every),)
+    return ()
+
+
+def with_several(kind: Kind, inner: tuple[Inner, ...]) -> Kind:
+    """What a step is that holds several of what it would be called: batches, denoising steps."""
+    several = any(part.kind in ("batch", "denoising_step", "training_step") for part in inner)
+    return "engine_iteration" if several and kind == "forward" else kind
 
 
 def _inner_kind(inside: Launches, anchors: IntArray, does: Workload) -> InnerKind:

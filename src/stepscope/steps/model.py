@@ -164,6 +164,11 @@ def step_windows(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     finished = np.maximum.accumulate(last_end)
     begin = np.maximum(steps.begin_ns, finished[:n])
     end = max(steps.end_ns, int(finished[n]))
+    if steps.marked and n >= MIN_STEPS:
+        # no launch ends the idle time behind the last step's work, which may be the recording's end
+        pauses = np.maximum(steps.begin_ns[1:] - last_end[1:n], 0)[last_end[1:n] >= begin[:-1]]
+        if len(pauses) and last_end[n] >= begin[-1]:
+            end = min(end, int(last_end[n] + pauses.max()))
     bounds = np.maximum.accumulate(np.append(begin, end))
     return bounds.astype(np.int64)
 

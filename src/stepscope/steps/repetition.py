@@ -35,10 +35,6 @@ from stepscope.trace.frame import BoolArray, IntArray
 
 _SAME_LENGTH: Final = 0.05
 _BEGIN_CAPTURE = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
-_LAYER_NUMBER = re.compile(
-    r"(?<![a-z])(?:layers?|blocks?|h)[._ \[(]{0,2}(\d+)(?!\d)", re.IGNORECASE
-)
-"""The number of a layer in the name of a range, as module paths have it."""
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 _IN_MOST: Final = 0.8
 """What an iteration must hold has to be in this share of the repetitions at least."""
@@ -46,6 +42,14 @@ _STRANGE: Final = 3
 """So many operations behind the last repetition that occur in none are what follows a model's
 layers (the last norm, the head, sampling), and no beginning of another iteration."""
 
+
+_PART_OF_ONE: Final = 0.5
+"""What launches less than this share of what an iteration launches is no iteration."""
+_PRODUCT = re.compile(
+    r"gemm|(?<![a-z])conv|convol|fprop|dgrad|wgrad|winograd|cutlass|xmma|Cijk_",
+    re.IGNORECASE,
+)
+"""Kernels that multiply matrices or convolve."""
 
 OFTEN: Final = 8
 """So many repetitions at least make a loop of what only a later part of a capture holds: among
@@ -76,6 +80,11 @@ class Launches:
         """Which launches update parameters."""
         kernels = self.gpu.ops.matches("name", words.OPTIMIZER_KERNEL) & self.gpu.is_kernel
         return kernels[self.op]
+
+    @cached_property
+    def product(self) -> BoolArray:
+        """Which launches multiply matrices or convolve."""
+        return (self.gpu.ops.matches("name", _PRODUCT) & self.gpu.is_kernel)[self.op]
 
     @cached_property
     def upload(self) -> BoolArray:
@@ -286,7 +295,7 @@ def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
         return False
     number = np.array(
         [
-            int(m[1][-9:]) if (m := _LAYER_NUMBER.search(name)) else -1
+            int(m[1][-9:]) if (m := words.LAYER_NUMBER.search(name)) else -1
             for name in ranges.texts["name"]
         ]
         + [-1]
@@ -311,12 +320,24 @@ def _tail(found: Launches, anchors: IntArray) -> bool:
 def _head(found: Launches, anchors: IntArray) -> bool:
     """Whether launches lead to the first repetition that occur in none.
 
-    What uploads before a loop is the initialisation of a program.
+    What uploads before a loop is the initialisation of a program, which fills and draws random
+    numbers, but multiplies nothing. Products behind the last upload are the way into a model (the
+    embedding of patches, its first convolution), unless they belong to an iteration that chose
+    other kernels than the later ones: that launches what else an iteration launches.
     """
     first = int(anchors[0])
     inside = found.token[first : int(anchors[-1])]
-    strange = ~among(found.token[:first], inside)
-    return int(strange.sum()) >= _STRANGE and not found.upload[:first].any()
+    uploads = np.flatnonzero(found.upload[:first])
+    begin = int(uploads[-1]) + 1 if len(uploads) else 0
+    lead = found.token[begin:first]
+    strange = ~among(lead, inside)
+    if int(strange.sum()) < _STRANGE:
+        return False
+    if not len(uploads):
+        return True
+    usual = distinct_values(inside)
+    known = float(among(usual, lead).mean())
+    return known < _PART_OF_ONE and bool(found.product[begin:first][strange].any())
 
 
 def from_kernels(found: Launches, repeated: Repetition, window_start_ns: int) -> Steps:
@@ -364,6 +385,16 @@ def from_graphs(found: Launches, window_start_ns: int) -> Steps | None:
         "takes most of the GPU's time counts as one"
     )
     return Steps(begin, _last_end(gpu), "graph_replay", message, kind="graph_replay")
+
+
+def replayed_graph(found: Launches) -> IntArray:
+    """Positions at which the graph is launched that is launched most often; empty without any."""
+    graphs = np.flatnonzero(found.several)
+    if not len(graphs):
+        return graphs
+    _, which = with_inverse(found.token[graphs])
+    at: IntArray = graphs[which == int(np.argmax(np.bincount(which)))]
+    return at
 
 
 def from_optimizer_ranges(gpu: GpuTimeline, window_start_ns: int) -> Steps | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.frameworks import is_jax, is_torch
 from stepscope.trace.units import Unit
 
 _ID = "allocator_churn"
@@ -29,17 +30,29 @@ def detect(case: Case) -> Detection | None:
     )
     message = "the GPU idles while the host allocates and releases memory inside the step"
     emptied = min(released, allocated) >= _MANY
-    if emptied:
+    framework = is_torch(case) or is_jax(e.gpu)
+    if emptied or not framework:
         message += (
             "; {releases} releases and {allocations} allocations take {in_calls_ns} of the host's "
-            "time: the allocator's cache is emptied again and again, by torch.cuda.empty_cache() "
+            "time"
+        )
+    if emptied and framework:
+        message += (
+            ": the allocator's cache is emptied again and again, by torch.cuda.empty_cache() "
             "or because memory is nearly full"
         )
     recommendations = [
-        "remove torch.cuda.empty_cache() from the loop (and gc.collect() with it)",
-        "keep shapes constant, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-        "leave headroom: near the memory limit the caching allocator releases and retries",
+        "allocate before the loop and use the buffers again; release them behind it",
+        "where sizes change: one buffer of the largest size, or cudaMallocAsync and cudaFreeAsync, "
+        "which take from a pool and do not wait for the device",
+        "cudaFree waits for the device: what is released in between keeps the next launch back",
     ]
+    if framework:
+        recommendations = [
+            "remove torch.cuda.empty_cache() from the loop (and gc.collect() with it)",
+            "keep shapes constant, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+            "leave headroom: near the memory limit the caching allocator releases and retries",
+        ]
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),

@@ -17,6 +17,9 @@ _OTHERS = "cause IN ('checkpoint_stall', 'cpu_offload')"
     "copy less: smaller types (uint8, bfloat16), converted inside the jitted function",
 )
 @in_inference(
+    "where weights stay in host memory (CPU offload, a device_map that does not fit): keep more of "
+    "them on the GPU, quantised if need be, and upload those of the next layer from pinned memory "
+    "on another stream while this one computes",
     "keep on the GPU what the next step needs: the cache of keys and values, sampled tokens, "
     "positions; raise the memory that the cache may take rather than swap it to the host",
     "pin the host buffers that inputs and results pass through, and copy with non_blocking=True",
@@ -105,7 +108,11 @@ CAUSE = Cause(
         "input_starvation is the preparation of the batch before its copy. A copy that overlaps "
         "with kernels is not exposed and costs nothing."
     ),
-    prediction="the step without the exposed host-device copies and the gaps they leave",
+    prediction=(
+        "the step with pinned copies that nobody waits for, in the order of their stream and at "
+        "the bandwidth of the capture's pinned copies, or of the device's bus; at best they are "
+        "hidden, as on a stream of their own"
+    ),
     reference="NVIDIA CUDA best practices: pinned memory, asynchronous transfers",
     min_share=0.05,
     detect=detect,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from stepscope.breakdown.recurrence import of_events
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, chance_of, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE
 
 _ID = "checkpoint_stall"
@@ -70,7 +71,8 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=figures,
         where=case.place(_ID),
-        chance=chance_of(len(stalls)),
+        rare=of_events(e, stalls.start_ns, stalls.end_ns),
+        work_ns=case.idle_ns(_ID),
         next_capture=(
             None
             if NAMED in stalls.evidence
@@ -96,7 +98,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the mean step without the idle time and the exposed copies of the stalls, as when a "
-        "background thread did it"
+        "background thread did it; where these come back after the same number of steps each "
+        "time, the run holds as many as that says"
     ),
     reference="PyTorch documentation: torch.distributed.checkpoint, asynchronous saving",
     min_share=0.03,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
+from stepscope.breakdown.recurrence import LATE, idle_by_step
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, chance_of, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.loader import Loader, loader_of
 from stepscope.diagnosis.thread_states import with_thread_states
@@ -23,8 +22,6 @@ from stepscope.simulation import LoadedBeside
 from stepscope.trace.frame import IntArray
 
 _ID = "input_starvation"
-_LATE: Final = 0.1
-"""A step that waits this part of the longest wait is one of those that wait."""
 _SELDOM: Final = 0.34
 """Share of the steps up to which waits are the exception: prefetched batches cover the others."""
 _LATE_STEPS: Final = (
@@ -90,8 +87,8 @@ def detect(case: Case) -> Detection | None:
             "; the one thread that copies {pinned_bytes_per_step} per step into pinned memory then "
             "limits it, with some {pinning_ns_per_step}"
         )
-    waits = _waits_by_step(case)
-    late = int((waits > _LATE * waits.max()).sum())
+    waits = idle_by_step(case.explanation, _ID)
+    late = int((waits > LATE * waits.max()).sum())
     seldom = late <= _SELDOM * len(waits)
     if seldom:
         figures += [
@@ -131,24 +128,11 @@ def detect(case: Case) -> Detection | None:
         where=where,
         also=(LoadedBeside(round(min(time / max(case.step_ns - time, 1.0), 1.0), 3)),),
         supply_ns=loader.pinning_ns,
-        chance=chance_of(late) if seldom else 0.0,
         at_least=used_up,
         next_capture=(
             captures.LONGER if used_up else captures.WAITS if weak or not codes - {-1} else None
         ),
     )
-
-
-def _waits_by_step(case: Case) -> IntArray:
-    """Idle time charged to this cause in each steady step, ns."""
-    e = case.explanation
-    segments = e.gaps.segments
-    rows = e.segments_of(_ID)
-    begin = segments["start_ns"][rows]
-    step = np.searchsorted(e.bounds_ns, begin, side="right") - 1 - e.first
-    waits = np.zeros(e.n_steady, np.int64)
-    np.add.at(waits, np.clip(step, 0, e.n_steady - 1), segments["end_ns"][rows] - begin)
-    return waits
 
 
 def _uses_up(waits: IntArray) -> bool:
@@ -159,7 +143,7 @@ def _uses_up(waits: IntArray) -> bool:
     """
     half = len(waits) // 2
     total = int(waits.sum())
-    return half >= 2 and total > 0 and int(waits[:half].sum()) <= _LATE * total
+    return half >= 2 and total > 0 and int(waits[:half].sum()) <= LATE * total
 
 
 def _pace(loader: Loader) -> tuple[list[Figure], str]:

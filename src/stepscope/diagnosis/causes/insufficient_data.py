@@ -10,6 +10,7 @@ from stepscope.diagnosis.evidence import STEP_SQL
 from stepscope.diagnosis.unrecorded import busy_call, unrecorded_figures, unrecorded_ns
 from stepscope.gaps.unrecorded import BUSY, HOLE
 
+_MIGRATION = re.compile("^UVM ")
 _MANY = 20
 _STEPS = 5
 """Steady steps that say enough where each is one CUDA graph: one operation, many kernels."""
@@ -25,9 +26,13 @@ def detect(case: Case) -> Detection | None:
         Figure("gpu_operations", "count", "SELECT count(*) FROM gpu_op WHERE {gpu}"),
         Figure("cuda_calls", "count", "SELECT count(*) FROM api_call WHERE {process}"),
     ]
-    unlinked = float((gpu.call < 0).mean())
+    # idle time beside which more passes in communication is not what the answer lacks
+    covered = explanation.steady_total("exposed_communication_ns") / explanation.n_steady
+    # pages of managed memory move when they are touched, and no call asks for it
+    asked = ~gpu.ops.matches("copy_kind", _MIGRATION)
+    unlinked = float((gpu.call[asked] < 0).mean()) if asked.any() else 0.0
     reason = capture = None
-    if len(gpu.ops) < _MANY and not _steps_are_graphs(case):
+    if int(asked.sum()) < _MANY and not _steps_are_graphs(case):
         reason = "the capture holds too few GPU operations for a statement about steps"
         capture = "capture at least five whole steps after warm-up"
     elif not gpu.is_kernel.any():
@@ -37,7 +42,7 @@ def detect(case: Case) -> Detection | None:
             "is not in it"
         )
         capture = captures.PLAIN
-    elif unlinked > 0.5 and idle > 0.1 * case.step_ns:
+    elif unlinked > 0.5 and idle > 0.1 * case.step_ns and idle > covered:
         reason = (
             "most GPU operations have no recorded launching call, so idle time cannot be "
             "attributed to what the host did"

@@ -125,7 +125,7 @@ CAUSE = Cause(
         "without what the host does from one captured launch to the next; waits, input and what "
         "lies around the launches stay. The range's upper end is that of graphs of the model "
         "alone (torch.compile with mode='reduce-overhead'): the update and the way into the model "
-        "stay, and the host needs up to 1.9 ms per step for the graphs"
+        "stay, and the host needs up to 1.7 ms per step for the graphs"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stepscope.collectives.job import Collectives
+from stepscope.collectives.late import own_time
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
@@ -114,8 +115,18 @@ def _stage(case: Case, c: Collectives, me: int) -> Detection | None:
         return None
     ranks = [str(c.participants[d].rank) for d in slow.devices[:8]]
     named = f"stage {slow.number} (rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)})"
+    # more layers are more launches, which may take longer than what they compute
+    need = own_time(c.parts, c.paces).mean(axis=0)
+    longest = int(need.argmax()) in slow.devices
+    surplus = max(slow.surplus_ns, float(need.max() - need.mean()) if longest else 0.0)
+    surplus_sql = f"({_SLOWEST_SQL}) - ({_MEAN_SQL})"
+    if longest:
+        surplus_sql = (
+            f"greatest({surplus_sql}, "
+            "(SELECT round(max(need_ns) - avg(need_ns))::BIGINT FROM rank_pace))"
+        )
     return Detection(
-        time_ns=slow.surplus_ns,
+        time_ns=surplus,
         direct_ns=slow.surplus_ns / 2,
         message=(
             "{slow} of {stages} pipeline stages computes {stage_compute_ns} per step, "
@@ -143,7 +154,7 @@ def _stage(case: Case, c: Collectives, me: int) -> Detection | None:
         next_capture=(
             None if c.matched.complete else "the same capture of the ranks that are missing"
         ),
-        time_sql=f"SELECT ({_SLOWEST_SQL}) - ({_MEAN_SQL})",
+        time_sql=f"SELECT {surplus_sql}",
         change=EvenWork("stages"),
     )
 
@@ -164,7 +175,7 @@ CAUSE = Cause(
         "the step with the late rank's work as that of the others, operation by operation; the "
         "range reaches to its surplus being shared out. Where experts are uneven, lengths differ "
         "from step to step, or a stage of a pipeline is slow, with the mean work of all ranks on "
-        "each"
+        "each; layers that move take their launches with them"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,

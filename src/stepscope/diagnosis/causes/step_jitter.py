@@ -7,11 +7,13 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.outliers import PARTS, Outliers
+from stepscope.breakdown.recurrence import recurrence
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, chance_of, located
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.trace.frame import IntArray
 
 _ID = "step_jitter"
 _LATE = ("launch_bound", "small_kernels", "unexplained")
@@ -63,7 +65,8 @@ def detect(case: Case) -> Detection | None:
         direct_ns=time,
         # what outlier steps execute beside the normal ones goes with them
         floor_ns=0.0,
-        chance=chance_of(len(odd.steps)),
+        rare=recurrence(odd.steps - e.first, _excess_by_step(odd), e.n_steady),
+        work_ns=max(odd.excess_ns("idle", "host_compute"), 0) / e.n_steady,
         message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
         "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; what a repair "
         "shortens is the mean step, while the median stays",
@@ -146,6 +149,13 @@ _NEXT = {
     "slower": captures.PLAIN,
     "launch": "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py",
 }
+
+
+def _excess_by_step(odd: Outliers) -> IntArray:
+    """What each outlier step takes over the normal one, ns."""
+    found = np.zeros(len(odd.steps), np.int64)
+    np.add.at(found, np.searchsorted(odd.steps, odd.parts["step"]), odd.parts["excess_ns"])
+    return found
 
 
 def _recording_ns(e: Explanation, steps: int) -> float:
@@ -256,7 +266,10 @@ CAUSE = Cause(
         "allocate allocator_churn, those that compile compilation_or_warmup. A slow beginning is "
         "warm-up and set aside. Steps that all differ a little are noise."
     ),
-    prediction="the mean step with the outlier steps as long as the normal one",
+    prediction=(
+        "the mean step with the outlier steps as long as the normal one; where these come back "
+        "after the same number of steps each time, the run holds as many as that says"
+    ),
     reference="Iglewicz and Hoaglin: How to Detect and Handle Outliers (1993)",
     min_share=0.05,
     time_sql=(

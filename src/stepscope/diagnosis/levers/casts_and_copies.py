@@ -62,8 +62,11 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "{changed_ns_per_step}"
         ),
         recommendations=[
-            "keep the weights in BF16 (model.to(torch.bfloat16), master weights in the optimizer, "
-            "or FSDP's MixedPrecision) where autocast casts them in every step",
+            "load the weights in BF16 (model.to(torch.bfloat16)) where autocast casts them in "
+            "every step"
+            if case.explanation.workload.infers
+            else "keep the weights in BF16 (model.to(torch.bfloat16), master weights in the "
+            "optimizer, or FSDP's MixedPrecision) where autocast casts them in every step",
             "look for .contiguous(), .clone() and reshape of transposed tensors next to these "
             "operators; einsum and views need no copy",
             "cast once where a tensor is used several times; torch.compile merges the rest into "

@@ -7,22 +7,39 @@ from typing import Final
 import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.frameworks import is_torch
 from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
 from stepscope.kernels.kernels import scaled
 from stepscope.simulation.settings.batch import Batch
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "larger_batch"
+_ONCE: Final = "compilation_or_warmup"
+_MUCH: Final = 0.05  # of the step: from then on it is a finding
 TIMES: Final = 2
 """The batch that the prediction is about is so many times as large."""
+_TRAIN: Final = (
+    "raise the batch size, or accumulate gradients over fewer, larger micro-batches, as far as "
+    "memory allows; the learning rate may have to follow",
+    "activation checkpointing or lower precision where memory is the limit",
+)
+_LAUNCH: Final = (
+    "give each launch more to do: several inputs, rows or levels in one kernel, as far as they do "
+    "not depend on one another",
+)
+_SERVE: Final = (
+    "work on more requests or inputs in one step (larger batches, continuous batching), as far as "
+    "memory and the latency that each may have allow: every one of them waits for the whole step",
+    "lower precision, or a smaller cache of keys and values, where memory is the limit",
+)
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Kernels with fewer blocks than the device has SMs, and what does not grow with the batch."""
     kernels = case.explanation.kernels
     sms = kernels.device[1]
-    if not sms:
-        return None
+    if not sms or case.idle_ns(_ONCE) >= _MUCH * case.step_ns:
+        return None  # what is loaded or compiled once tells nothing about the time of a sample
     blocks = kernels.blocks
     mine = kernels.gpu.is_compute & kernels.steady & ~taken
     small = mine & (blocks > 0) & (blocks < sms)
@@ -36,19 +53,18 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     new = scaled(old, 1.0) * factor
     total = float(old.sum())
     least = float(new.sum())
+    does = case.explanation.workload.kind
+    alike = " and the optimizer" if does == "training" else ""
+    advice = _TRAIN if does == "training" or is_torch(case) else _LAUNCH
     return Found(
         repair=changed(rows, old, np.rint(new), least, (total + least) / 2),
         message=(
             "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel "
-            "time) and the optimizer take {kernels_ns_per_step} however many samples a step has; "
+            f"time){alike} take {{kernels_ns_per_step}} however many samples a step has; "
             "with twice the batch that is some {changed_ns_per_step} for the same samples, and the "
             "host launches half as often for them"
         ),
-        recommendations=[
-            "raise the batch size, or accumulate gradients over fewer, larger micro-batches, as "
-            "far as memory allows; the learning rate may have to follow",
-            "activation checkpointing or lower precision where memory is the limit",
-        ],
+        recommendations=list(_SERVE if does == "inference" else advice),
         figures=[
             Figure(
                 "small_share",

@@ -27,7 +27,7 @@ def _read(path: Path, writer: TraceWriter) -> Meta:
 IMPORTER = Importer(
     name="nsys",
     title="Nsight Systems report or export",
-    revision=3,
+    revision=4,
     sniff=_sniff,
     read=_read,
 )

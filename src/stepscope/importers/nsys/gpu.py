@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -10,7 +11,7 @@ import numpy.typing as npt
 from stepscope.importers.common.cuda import COPY_KINDS, COPY_LABELS, MEMORY_KINDS, SYNC_KINDS
 from stepscope.importers.nsys.rows import Columns, Field, Rows, code, may, merged, must
 from stepscope.importers.nsys.sink import Sink, process_of, thread_of
-from stepscope.intervals.distinct import distinct_rows, distinct_values
+from stepscope.intervals.distinct import among, distinct_rows, distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
 
 _PAGE_BITS = 16
@@ -83,6 +84,8 @@ MEMCPY_LABELS = {
     12: "Unified Device-to-Host",
     13: "Unified Device-to-Device",
 }
+_MIGRATIONS: Final = [11, 12, 13]
+"""Pages of managed memory that move when they are touched: no call asks for them."""
 _MEMCPY_KINDS = {**dict(enumerate(COPY_KINDS)), 11: "UVM HtoD", 12: "UVM DtoH", 13: "UVM DtoD"}
 _MEMORY_KINDS = {**dict(enumerate(MEMORY_KINDS)), len(MEMORY_KINDS): "unknown"}
 _HOST_MEMORY = (0, 1)
@@ -271,16 +274,20 @@ class GpuReader:
             process = np.where(named, process, self._default_process)
         columns["process_id"] = pa.array(process)
         columns["kind"] = sink.constant(TABLE, "kind", kind, len(rows))
-        self._check_correlation(rows, process)
+        migrated = among(rows.ints("copyKind"), _MIGRATIONS) if kind == "memcpy" else None
+        self._check_correlation(rows, process, migrated)
         self._note_streams(rows, process)
         self.node_rows += len(rows) - rows["graphNodeId"].null_count
         return columns
 
-    def _check_correlation(self, rows: Rows, process: IntArray) -> None:
+    def _check_correlation(self, rows: Rows, process: IntArray, migrated: BoolArray | None) -> None:
         ids, known = rows.ints("correlationId"), rows.valid("correlationId")
+        called = np.ones(len(ids), bool) if migrated is None else ~migrated
+        missing = int((called & ~known).sum())
+        known = known & called
         if not known.all():
             ids, process = ids[known], process[known]
-        lacking = self._flags.lacking(process, ids, API) + int((~known).sum())
+        lacking = self._flags.lacking(process, ids, API) + missing
         if lacking and self._flags.complete:
             self._sink.tables.problems.count("unresolved_correlation", lacking, scope=TABLE)
         self._flags.mark(process, ids, DEVICE)

@@ -1,0 +1,131 @@
+"""What only few steps hold: how much of it the run as a whole has, and how sure that is.
+
+A window begins anywhere. Of what recurs every sixth step, one of fourteen steps holds two or three
+times, and the mean step of the window differs by that from the mean step of the run. Where it comes
+back after the same number of steps each time, the run holds it as often as that says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.breakdown.explain import Explanation
+from stepscope.trace.frame import IntArray
+
+LATE: Final = 0.1
+"""A step that holds this part of the most that one holds is one of those that hold it."""
+
+SELDOM: Final = 0.5
+"""Share of the steps up to which what they hold is no part of every step."""
+
+_STRAY: Final = 1
+"""Distances that differ by so many steps are the same: what ends a step may fall into the next."""
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """What few steps hold.
+
+    Attributes:
+        times: a mean step of the run holds so many times what one of the window does.
+        chance: share by which that may be more or less.
+    """
+
+    times: float = 1.0
+    chance: float = 0.0
+
+
+def chance_of(few: int) -> float:
+    """The share by which what so many steps of a window hold may be more or less by chance.
+
+    A window begins anywhere: of what recurs every k steps it holds one more or one less, half of
+    that on average.
+    """
+    return 0.5 / few if few else 0.0
+
+
+def recurrence(step: IntArray, amount: IntArray, n_steps: int) -> Recurrence:
+    """How often events come back, and what that says of the run.
+
+    Args:
+        step: number in the window of the step that each event begins in, ascending; negative
+            before the window.
+        amount: how much of each event lies in the window.
+        n_steps: steps in the window.
+    """
+    begins = np.flatnonzero(np.diff(step, prepend=np.iinfo(np.int64).min // 2) > 1)
+    if not len(begins):
+        return Recurrence()
+    at = step[begins]
+    size = np.add.reduceat(amount, begins).astype(float)
+    distance = np.diff(at)
+    if len(distance) and int(np.ptp(distance)) <= _STRAY:
+        every = float(at[-1] - at[0]) / len(distance)
+        # one more before the first, or behind the last, would lie in the window
+        whole = every > 1 and at[0] <= every and n_steps - at[-1] <= every + _STRAY
+        full = size[at >= 0]
+        if whole and len(full) and size.sum() > 0:
+            mean = float(full.mean())
+            error = float(full.std(ddof=1)) / mean / len(full) ** 0.5 if len(full) > 1 else 0.0
+            return Recurrence(mean / every * n_steps / float(size.sum()), error)
+    return Recurrence(1.0, chance_of(len(at)))
+
+
+def of_idle_time(e: Explanation, cause: str) -> Recurrence:
+    """The same of idle time that is charged to a cause; where most steps hold it, it is in all."""
+    by_step = idle_by_step(e, cause)
+    rows = np.flatnonzero(by_step > LATE * by_step.max(initial=0))
+    if not len(rows) or len(rows) > SELDOM * len(by_step):
+        return Recurrence()
+    return recurrence(rows, by_step[rows], len(by_step))
+
+
+def of_events(e: Explanation, start_ns: IntArray, end_ns: IntArray) -> Recurrence:
+    """The same of events of the host, in time order, by when they begin."""
+    step = np.searchsorted(e.steps.begin_ns, start_ns, side="right") - 1 - e.first
+    # what had begun before the window is cut off at its begin
+    step = np.where(start_ns <= e.begin_ns, np.minimum(step, -1), step)
+    return recurrence(step, end_ns - start_ns, e.n_steady)
+
+
+def idle_by_step(e: Explanation, cause: str) -> IntArray:
+    """Idle time charged to a cause in each steady step, ns."""
+    segments = e.gaps.segments
+    rows = e.segments_of(cause)
+    begin = segments["start_ns"][rows]
+    step = np.searchsorted(e.bounds_ns, begin, side="right") - 1 - e.first
+    waits = np.zeros(e.n_steady, np.int64)
+    np.add.at(waits, np.clip(step, 0, e.n_steady - 1), segments["end_ns"][rows] - begin)
+    return waits
+
+
+@dataclass(frozen=True)
+class LongRun:
+    """Steps of the run as a whole, of which a window shows some.
+
+    Attributes:
+        step_ns: mean step, ns.
+        spread_ns: standard deviation of the steps that are not odd, ns.
+        odd_ns: what an event that makes steps odd takes over them, ns; 0 where none does.
+    """
+
+    step_ns: float
+    spread_ns: float
+    odd_ns: float
+
+
+def long_run(e: Explanation) -> LongRun:
+    """The mean step of the run, where what makes some steps odd comes back regularly."""
+    lengths, odd = e.steady_durations_ns, e.outliers
+    usual = np.delete(lengths, odd.steps - e.first)
+    spread = float(np.std(usual, ddof=1)) if len(usual) > 1 else 0.0
+    if not len(odd):
+        return LongRun(e.step_ns, spread, 0.0)
+    more = lengths[odd.steps - e.first] - int(np.median(usual))
+    found = recurrence(odd.steps - e.first, more, e.n_steady)
+    events = int((np.diff(odd.steps, prepend=-2) > 1).sum())
+    step = e.step_ns + (found.times - 1) * float(more.sum()) / e.n_steady
+    return LongRun(step, spread, float(more.sum()) / events)

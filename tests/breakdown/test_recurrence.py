@@ -1,0 +1,103 @@
+"""What few steps hold, and how much of it the run as a whole has; by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.support.build import Build
+
+from stepscope.api import Job
+from stepscope.breakdown.recurrence import Recurrence, long_run, of_idle_time, recurrence
+
+
+def found(steps: list[int], amounts: list[int], n_steps: int) -> Recurrence:
+    return recurrence(np.array(steps, np.int64), np.array(amounts, np.int64), n_steps)
+
+
+def test_what_comes_back_regularly_is_held_as_often_as_that_says() -> None:
+    """Two of fourteen steps, six apart: one of six, not one of seven."""
+    got = found([3, 9], [45, 45], 14)
+    assert (got.times, got.chance) == (pytest.approx(7 / 6), 0.0)
+
+
+def test_events_that_differ_leave_the_error_of_their_mean() -> None:
+    """40 and 50: 45 +- 5, a ninth."""
+    assert found([3, 9], [40, 50], 14).chance == pytest.approx(5 / 45)
+
+
+def test_what_falls_into_the_next_step_is_one_event() -> None:
+    """A save of 590 and 212 ms in steps 3 and 4, and again five steps later."""
+    got = found([3, 4, 8, 9], [590, 212, 590, 212], 12)
+    assert got.times == pytest.approx(12 / (2 * 5))
+
+
+def test_an_event_that_began_before_the_window_tells_the_distance() -> None:
+    """A third of one lies in the window, two whole ones follow: 30 every three of seven steps."""
+    got = found([-1, 2, 5], [10, 30, 30], 7)
+    assert got.times == pytest.approx((30 / 3) / (70 / 7))
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [4],  # once: nothing says how often
+        [1, 9, 11],  # at any distance
+        [6, 8],  # every second step, but none before the sixth
+        [0, 2],  # nor any more from the second on
+    ],
+)
+def test_otherwise_chance_has_one_more_or_less(steps: list[int]) -> None:
+    got = found(steps, [10] * len(steps), 12)
+    assert (got.times, got.chance) == (1.0, 0.5 / len(steps))
+
+
+def test_nothing_is_nothing() -> None:
+    assert found([], [], 12) == Recurrence()
+
+
+def paused(folder: Path, odd: set[int], steps: int) -> Job:
+    """Steps of 5 ms whose host pauses for 2 ms, and for 20 more in some."""
+    build, at = Build(), 0.0
+    for number in range(steps):
+        begin = at
+        at += 2_000 + (20_000 if number in odd else 0)
+        for _ in range(60):
+            build.kernel(at + 10, at + 45, call=(at, at + 5))
+            at += 50
+        build.range(begin, at, f"step_{number}", domain="stepscope")
+    return Job([build.trace(folder).folder])
+
+
+def test_the_mean_step_of_the_run(tmp_path: Path) -> None:
+    """Every fifth of 13 steps: 5 + 20 / 5 = 9 ms, where two in the window make 8.1."""
+    job = paused(tmp_path, {3, 8}, 13)
+    (case,) = job.explained.cases
+    e = case.explanation
+    assert e.step_ns == pytest.approx(8_077_000, rel=0.01)
+    run = long_run(e)
+    assert run.step_ns == pytest.approx(9_000_000, rel=0.01)
+    assert run.odd_ns == pytest.approx(20_000_000, rel=0.01)
+
+
+def test_idle_time_of_every_step_is_not_rare(tmp_path: Path) -> None:
+    (case,) = paused(tmp_path, set(), 12).explained.cases
+    assert of_idle_time(case.explanation, "host_compute") == Recurrence()
+
+
+def test_a_predicted_step_counts_what_the_run_holds(tmp_path: Path) -> None:
+    """Without the pauses 5 of 9 ms remain, not 5 of 8.1."""
+    job = paused(tmp_path, {3, 8}, 13)
+    found = job.diagnose()
+    (jitter,) = [f for f in found.findings if f.cause == "step_jitter"]
+    ratio = jitter.predicted_step_ns / found.step_ns.mean
+    assert ratio == pytest.approx(5 / 9, rel=0.02)
+    assert jitter.prediction_low_ns < jitter.predicted_step_ns < jitter.prediction_high_ns
+    low, high = (
+        f / found.step_ns.mean for f in (jitter.prediction_low_ns, jitter.prediction_high_ns)
+    )
+    # a third more or less of the host's own work is 5 of 5 + 4 x 1.35, or 5 of 5 + 4 x 0.65; a
+    # third of the gain, of what remains, is open as well
+    assert 0.8 * 5 / 10.4 < low < 5 / 10.4
+    assert 5 / 7.6 < high < 1.2 * 5 / 7.6

@@ -1,0 +1,81 @@
+"""Who is late once nothing is recorded, by hand; times in us."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stepscope.collectives.exposure import Pace, Parts, Work
+from stepscope.collectives.late import lateness, own_time
+from stepscope.trace.frame import IntArray
+
+STEPS = 4
+
+
+def _rows(*devices: float) -> IntArray:
+    return np.tile(np.array(devices, np.int64) * 1000, (STEPS, 1))
+
+
+def _parts(
+    compute: tuple[float, float], waiting: tuple[float, float], idle: dict[str, tuple[float, float]]
+) -> Parts:
+    """Two devices whose steps consist of nothing else; each is 20 ms long."""
+    nothing = _rows(0, 0)
+    parts = Parts(
+        begin_ns=np.arange(STEPS) * 20_000_000,
+        end_ns=np.arange(1, STEPS + 1) * 20_000_000,
+        wall=_rows(20_000, 20_000),
+        compute=_rows(*compute),
+        waiting=_rows(*waiting),
+        transfer=nothing,
+        missing=nothing,
+        unmatched=nothing,
+        copy=nothing,
+        memset=nothing,
+        idle={cause: _rows(*time) for cause, time in idle.items()},
+        alone=nothing,
+        blocking=nothing,
+        bubble=nothing,
+    )
+    spent = parts.compute + parts.waiting + sum(parts.idle.values())
+    assert (spent == parts.wall).all()
+    return parts
+
+
+def _pace(need: float, recording: float = 0.0) -> Pace:
+    return Pace(
+        need * 1e3, recording * 1e3, need * 1e3, 0.0, max(need - 1.6 * recording, 0.0) * 1e3
+    )
+
+
+IDLE = {"launch_bound": (0.0, 4_000.0), "profiler_overhead": (0.0, 6_000.0)}
+"""The second device waits for its host for 10 ms, and the first one for the second."""
+
+
+def test_a_device_that_executes_longest_is_late_once_nothing_is_recorded() -> None:
+    parts = _parts((14_000, 10_000), (6_000, 0), IDLE)
+    work = Work(_rows(3, 3), _rows(140, 100))
+    paces = [_pace(20_000, 9_000), _pace(20_000, 9_000)]
+    # its kernels take 14 ms, its host 11; the other one's take 10, and the host left it idle for
+    # 10 ms, 9 of which recording explains
+    assert own_time(parts, paces)[0].tolist() == [14e6, 11e6]
+    late = lateness(parts, work, paces)
+    assert late is not None
+    assert (late.devices, late.mechanism) == ([0], "work")
+    assert late.sure_ns == pytest.approx(3e6)
+
+
+def test_who_waits_longer_is_not_late_where_nothing_was_recorded() -> None:
+    parts = _parts((14_000, 10_000), (6_000, 0), {"launch_bound": (0.0, 10_000.0)})
+    late = lateness(parts, Work(_rows(3, 3), _rows(140, 100)), [_pace(11_000), _pace(20_000)])
+    assert late is not None
+    assert late.devices == [1]
+
+
+@pytest.mark.parametrize(("launched", "mechanism"), [(300, "work"), (100, "idle")])
+def test_a_host_with_three_times_the_launches_has_more_work(launched: int, mechanism: str) -> None:
+    parts = _parts((2_000, 4_000), (18_000, 0), {"launch_bound": (0.0, 16_000.0)})
+    work = Work(_rows(100, launched), _rows(100, 100))
+    late = lateness(parts, work, [_pace(7_000), _pace(20_000)])
+    assert late is not None
+    assert (late.devices, late.mechanism) == ([1], mechanism)
