@@ -186,7 +186,9 @@ def _fields() -> Iterator[Meaning]:
         if getattr(kind, "__module__", "") != result.__name__ or not isinstance(kind, type):
             continue
         for field, text in _attributes(kind).items():
-            yield Meaning(f"field of {name}, diagnose --format json", f"{name}.{field}", field, text)
+            yield Meaning(
+                f"field of {name}, diagnose --format json", f"{name}.{field}", field, text
+            )
 
 
 def _attributes(kind: type) -> dict[str, str]:
@@ -200,7 +202,7 @@ def _kernel(name: str) -> list[Meaning]:
     """What the name of a kernel says, as a capture shows it."""
     from stepscope.kernels.categories import CATEGORIES, MATHS, classify
 
-    if name.startswith("aten::") or " " in name.strip() and not re.search(r"[<(]|::", name):
+    if name.startswith("aten::") or (" " in name.strip() and not re.search(r"[<(]|::", name)):
         return []
     found = classify(name.strip())
     if found.category == "other":

@@ -59,7 +59,7 @@ def read_report(path: Path, wanted: Wanted | None = None) -> Report:
               for value in launch.values.values())  # fmt: skip
     if odd:
         report.warnings.append(
-            f"{odd:,} {'figure is' if odd == 1 else 'figures are'} negative or infinite and left out: "
+            f"{odd:,} {'figure is' if odd == 1 else 'figures are'} negative or infinite, left out: "
             "noise of the counters where it is a few, a damaged file where it is many"
         )
     if not report.launches:

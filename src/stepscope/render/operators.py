@@ -83,9 +83,8 @@ def sheet_markdown(found: Sheet, limit: int) -> str:
 
 
 def _sheet_heading(found: Sheet) -> str:
-    stated = (
-        f"{SHEETS[found.sheet]}, by unique inputs; {plural(found.steps, 'steady step')} (of all devices)"
-    )
+    steps = plural(found.steps, "steady step")
+    stated = f"{SHEETS[found.sheet]}, by unique inputs; {steps} (of all devices)"
     stated += f"; {found.device or 'unknown device'}"
     return stated + (f", ceilings: {found.source}" if found.source else "")
 
