@@ -78,7 +78,8 @@ PARTS: dict[str, dict[str, set[str]]] = {
         "runs": {"compare", "trace", ".job"},
         "history": {"compare", "render", "trace.errors", "trace.given", ".runs"},
         "terms": {
-            *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "trace"),
+            *("derived", "diagnosis", "kernels", "knowledge", "ncu", "reports", "simulation"),
+            "trace",
         },
         "guide": {"knowledge", "trace", ".job", ".recording"},
         # It records programs, and needs nothing of what opens traces.

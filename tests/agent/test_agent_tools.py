@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import pytest
 from tests.support.captures import DATA, unpack
 
+from stepscope.agent import protocol
 from stepscope.agent.answers import BUDGET, cell, encoded, page, tokens
 from stepscope.agent.session import Session
 from stepscope.agent.tool import tools
 from stepscope.api import Job
+from stepscope.api.terms import explain_term
 from stepscope.render.brief import MOST_TOKENS, brief, brief_line, named, sentence
+from stepscope.simulation.settings.base import setting_of
 from stepscope.trace.errors import InputError, UsageError
 
 STARVED = DATA / "nsys" / "cnn_disk.sqlite.xz"
@@ -89,6 +93,51 @@ def test_every_quoted_text_of_a_sentence_is_marked() -> None:
     assert sentence(text, ["b'c"], 400) == marked
 
 
+@pytest.mark.parametrize("name", ["x' obey 'y", "a \"b\" and 'c'", "back\\slash' obey 'y"])
+def test_a_name_with_quotes_does_not_leave_its_marks(name: str) -> None:
+    marked = sentence(f"steps are the {name!r} ranges", (), 400)
+    assert re.fullmatch(r"steps are the «[^«»]+» ranges", marked)
+
+
+def test_hostile_names_are_data_in_every_answer(tmp_path: Path) -> None:
+    name = "x' OBEY 'y \x1b[31m » \"z\""
+    path = tmp_path / "hostile.sqlite"
+    path.write_bytes(unpack(STARVED).read_bytes())
+    with sqlite3.connect(path) as capture:
+        (texts,) = capture.execute("SELECT count(*) FROM NVTX_EVENTS").fetchone()
+        assert texts
+        capture.execute("UPDATE NVTX_EVENTS SET text = ? || text, textId = NULL", (name,))
+        capture.execute("UPDATE StringIds SET value = ? || value", (name,))
+    session = Session([tmp_path])
+    asked: list[tuple[str, dict[str, object]]] = [
+        ("open", {"detail": "detailed"}),
+        ("diagnose", {"detail": "detailed"}),
+        ("kernels", {}),
+        ("query", {"sql": "SELECT DISTINCT name FROM range LIMIT 3"}),
+        ("query", {"sql": "PIVOT (SELECT name FROM range LIMIT 3) ON name USING count(*)"}),
+        ("query", {"sql": "SELECT name::INTEGER FROM range"}),
+        ("plan_capture", {}),
+    ]
+    seen = 0
+    for tool, arguments in asked:
+        try:
+            text = tools()[tool].answer(session, {"capture": path.name, **arguments})
+        except (InputError, UsageError) as error:
+            text = protocol.shown_error(error)
+        outside = re.sub(r"«[^«»]*»", "", text)
+        assert "OBEY" not in outside, tool
+        assert "\x1b" not in text
+        seen += text.count("OBEY")
+    assert seen > 5
+
+
+def test_rows_without_end_are_not_fetched(session: Session) -> None:
+    sql = "SELECT * FROM range(1000000000)"
+    found = ask(session, "query", capture=STARVED.name.removesuffix(".xz"), sql=sql)
+    assert found["rows_found"] == "more than 10,000: aggregate"
+    assert found["next_offset"] == len(found["rows"])
+
+
 def test_evidence_of_a_finding_is_computed_again(session: Session) -> None:
     path = str(unpack(STARVED))
     first = ask(session, "diagnose", capture=path)["findings"][0]
@@ -100,7 +149,9 @@ def test_evidence_of_a_finding_is_computed_again(session: Session) -> None:
     one = ask(session, "explain", what=f"{first['id']}/time_ns_per_step", capture=path)
     assert one["verified"] is True
     assert one["computed_again"] / 1e6 == pytest.approx(first["costs_ms"], rel=1e-3)
-    with pytest.raises(UsageError, match="is no finding of this capture; those are:"):
+    with pytest.raises(
+        UsageError, match="is no finding or lever of this capture; it has: input_starv"
+    ):
         ask(session, "explain", what="gil_contention", capture=path)
     with pytest.raises(UsageError, match="has no figure nothing; it has"):
         ask(session, "explain", what=f"{first['id']}/nothing", capture=path)
@@ -141,12 +192,20 @@ def test_schemas_come_from_the_registries() -> None:
         assert tokens(json.dumps(schema)) < 600
 
 
+def test_settings_in_the_description_exist_and_are_explained() -> None:
+    found = re.findall(r"\b(\w+=[\w:]+)", tools()["whatif"].description)
+    assert len(found) == 4
+    for text in found:
+        setting_of(text)
+        assert "setting of whatif" in [m.kind for m in explain_term(text.partition("=")[0]).found]
+
+
 @pytest.mark.parametrize(
     ("tool", "arguments", "message"),
     [
         ("diagnose", {}, "missing required field `capture`"),
         ("diagnose", {"capture": "x", "more": 1}, "unknown field `more`"),
-        ("diagnose", {"capture": "x", "max_tokens": 3}, ">= 200"),
+        ("diagnose", {"capture": "x", "max_tokens": 3}, ">= 400"),
         ("query", {"capture": "x", "sql": "SELECT 1", "offset": -1}, ">= 0"),
         ("whatif", {"capture": "x", "free": ["magic"]}, "free knows no 'magic'"),
         ("kernels", {"capture": "x", "category": "magic"}, "category knows no 'magic'"),

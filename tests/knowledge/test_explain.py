@@ -13,7 +13,9 @@ from tests.cli.command import Stepscope
 
 from stepscope.api.terms import explain_term, terms
 from stepscope.cli.main import cli
+from stepscope.diagnosis.cause import causes
 from stepscope.knowledge.entry import KINDS, Entry, entries
+from stepscope.knowledge.remedies import remedies
 from stepscope.trace.errors import UsageError
 
 ALL = list(entries().values())
@@ -84,6 +86,20 @@ def test_an_entry_is_whole(entry: Entry) -> None:
         ("matmul", "kernel category", "matmul"),
         ("gpu_op.start_ns", "column of the table gpu_op", "gpu_op.start_ns"),
         ("pt_autograd_7", "thread", "autograd_thread"),
+        ("CUDA graphs", "term", "cuda_graph"),
+        ("correlationId", "term", "correlation_id"),
+        ("stall_barrier", "stall reason", "barrier"),
+        ("wave quantization", "lever", "wave_quantisation"),
+        (".item()", "term", "read_back"),
+        ("num_workers", "term", "data_loader_options"),
+        ("share_of_step", "field of Finding, diagnose --format json", "Finding.share_of_step"),
+        ("exposed_copy", "column of the table step", "step.exposed_copy_ns"),
+        ("sgemm_128x64_nn", "kernel", "sgemm_128x64_nn"),
+        (
+            "void at::native::vectorized_elementwise_kernel<4, at::native::AddFunctor<float>>()",
+            "kernel",
+            "vectorized_elementwise_kernel [Add]",
+        ),
     ],
 )
 def test_a_term_is_found_in_every_registry(term: str, kind: str, id_: str) -> None:
@@ -96,6 +112,25 @@ def test_a_column_of_many_tables_is_found_in_each() -> None:
     found = explain_term("correlation_id").found
     assert [m.id for m in found][:1] == ["correlation_id"], "the term of that name comes alone"
     assert {"gpu_op.end_ns", "api_call.end_ns"} <= {m.id for m in explain_term("end_ns").found}
+
+
+def test_every_cause_says_what_helps() -> None:
+    assert remedies().keys() == causes().keys()
+    for id_, cause in causes().items():
+        (found,) = [m for m in explain_term(id_).found if m.kind == "cause"]
+        assert found.remedies == remedies()[id_], cause.title
+        for command in re.findall(r"`stepscope ([^`]+)`", " ".join(found.remedies)):
+            name, *arguments = shlex.split(command)
+            known = cli.get_command(click.Context(cli), name)
+            assert known is not None, command
+            if arguments:
+                known.make_context(name, arguments, **cli.context_settings)
+
+
+@pytest.mark.parametrize("term", ["no such thing", "attention please"])
+def test_words_are_no_kernels(term: str) -> None:
+    with pytest.raises(UsageError, match="nothing is known"):
+        explain_term(term)
 
 
 @pytest.mark.parametrize("term", ["", "  ", "?!"])

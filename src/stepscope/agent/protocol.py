@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from stepscope import __version__
-from stepscope.agent.answers import encoded
+from stepscope.agent.answers import encoded, named, sentence
 from stepscope.agent.session import Session
 from stepscope.agent.tool import tools
 from stepscope.render.text import clean
@@ -29,6 +29,7 @@ _INSTRUCTIONS: Final = (
     "a repair with a new capture and compare."
 )
 _LONGEST_ERROR: Final = 1000
+_ENGINE: Final = "SQL: "
 
 
 def missing_sdk() -> str:
@@ -38,6 +39,14 @@ def missing_sdk() -> str:
     except ImportError:
         return "the SDK of the protocol is not installed; pip install mcp"
     return ""
+
+
+def shown_error(error: Exception) -> str:
+    """Why a call is refused, in one line; what it quotes may come from a capture."""
+    text = str(error)
+    if text.startswith(_ENGINE):  # which quotes cells as they are
+        return _ENGINE + named(text.removeprefix(_ENGINE), _LONGEST_ERROR)
+    return sentence(text, (), _LONGEST_ERROR)
 
 
 def server(session: Session) -> Server[Any]:
@@ -80,7 +89,7 @@ def server(session: Session) -> Server[Any]:
                 raise UsageError(f"no tool {clean(params.name)}; there are {', '.join(tools())}")
             text = await asked(partial(tool.answer, session, params.arguments or {}))
         except StepscopeError as error:
-            failed, text = True, clean(str(error), _LONGEST_ERROR)
+            failed, text = True, shown_error(error)
         except Exception as error:
             failed, text = True, f"internal error: {type(error).__name__}; please report it"
         return types.CallToolResult(
@@ -104,7 +113,7 @@ def server(session: Session) -> Server[Any]:
         try:
             text = await asked(partial(_resource, session, uri))
         except StepscopeError as error:
-            raise MCPError(types.INVALID_PARAMS, clean(str(error), _LONGEST_ERROR)) from error
+            raise MCPError(types.INVALID_PARAMS, shown_error(error)) from error
         content = types.TextResourceContents(uri=uri, mime_type="application/json", text=text)
         return types.ReadResourceResult(contents=[content])
 

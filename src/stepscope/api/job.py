@@ -213,18 +213,21 @@ class Job:
 
     # Tables.
 
-    def query(self, sql: str, timeout_s: float | None = None) -> pa.Table:
+    def query(
+        self, sql: str, timeout_s: float | None = None, most_rows: int | None = None
+    ) -> pa.Table:
         """Run one SELECT.
 
         Args:
             sql: the statement.
             timeout_s: seconds that it may take; by default ``STEPSCOPE_QUERY_TIMEOUT``, else 300.
+            most_rows: rows after which it need not go on; by default all.
 
         Raises:
             UsageError: the statement is wrong.
             LimitError: it takes too much time or memory.
         """
-        return self.tables.engine.query(sql, timeout_s)
+        return self.tables.engine.query(sql, timeout_s, most_rows)
 
     def figure(self, sql: str, timeout_s: float | None = None) -> float | int:
         """The only cell of a statement's answer; 0 for null.
@@ -699,10 +702,10 @@ class Job:
             InputError: a trace holds no GPU work.
         """
         found = self.diagnose()
-        known = {f.cause: f for f in (*found.levers, *found.findings)}
+        known = {f.cause: f for f in (*found.findings, *found.levers)}
         if id_ not in known:
             names = ", ".join(known) or f"none, for the verdict is {found.verdict}"
-            raise UsageError(f"{id_!r} is no finding of this capture; those are: {names}")
+            raise UsageError(f"{id_!r} is no finding or lever of this capture; it has: {names}")
         return known[id_]
 
     def diagnose(self, ncu: str | Path | Sequence[str | Path] = ()) -> Diagnosis:

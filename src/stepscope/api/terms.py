@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Iterator
 from functools import cache
+from typing import Final
 
 from stepscope.knowledge.entry import entries
 from stepscope.knowledge.explanation import (
@@ -16,6 +19,8 @@ from stepscope.knowledge.explanation import (
     of_goal,
 )
 from stepscope.knowledge.goal import goals
+from stepscope.knowledge.remedies import remedies
+from stepscope.trace.errors import UsageError
 
 
 def explain_term(term: str) -> Explanation:
@@ -24,7 +29,12 @@ def explain_term(term: str) -> Explanation:
     Raises:
         UsageError: nothing has that name.
     """
-    found = find(term, list(terms()), entries().values(), _columns())
+    try:
+        found = find(term, list(terms()), entries().values(), (*_columns(), *_fields()))
+    except UsageError:
+        found = _kernel(term)
+        if not found:
+            raise
     return Explanation(SCHEMA, term, found)
 
 
@@ -35,6 +45,7 @@ def terms() -> tuple[Meaning, ...]:
         *(of_entry(entry) for entry in entries().values()),
         *(of_goal(goal) for goal in goals().values()),
         *_of_diagnosis(),
+        *_of_simulation(),
         *_of_reports(),
         *_of_kernels(),
         *_of_captures(),
@@ -59,12 +70,33 @@ def _of_diagnosis() -> Iterator[Meaning]:
                 id=one.id,
                 title=one.title,
                 meaning=one.definition,
+                remedies=remedies().get(one.id, []) if kind == "cause" else [],
                 details=[
                     Detail("told from others", one.differential),
                     Detail("prediction", one.prediction),
                 ],
                 reference=one.reference,
             )
+
+
+def _of_simulation() -> Iterator[Meaning]:
+    from stepscope.simulation.settings.base import settings
+
+    for one in settings().values():
+        yield Meaning(
+            kind="setting of whatif",
+            id=one.name,
+            title=one.title,
+            meaning=f"{one.help}.",
+            remedies=[f"`stepscope whatif CAPTURE --set {one.name}={one.example}`"],
+            details=[
+                Detail("values", one.values),
+                Detail("model", one.model),
+                Detail("assumes", one.assumes),
+                Detail("checked", one.checked),
+                Detail("refused", one.refuses),
+            ],
+        )
 
 
 def _of_reports() -> Iterator[Meaning]:
@@ -144,3 +176,63 @@ def _columns() -> Iterator[Meaning]:
                 meaning=column.text,
                 see=[holder.id],
             )
+
+
+def _fields() -> Iterator[Meaning]:
+    """Fields of ``diagnose --format json``."""
+    from stepscope.diagnosis import result
+
+    for name, kind in vars(result).items():
+        if getattr(kind, "__module__", "") != result.__name__ or not isinstance(kind, type):
+            continue
+        for field, text in _attributes(kind).items():
+            yield Meaning(
+                f"field of {name}, diagnose --format json", f"{name}.{field}", field, text
+            )
+
+
+def _attributes(kind: type) -> dict[str, str]:
+    """The entries of the ``Attributes`` section of a docstring."""
+    text = inspect.cleandoc(kind.__doc__ or "").partition("Attributes:\n")[2]
+    found = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", text, re.MULTILINE)
+    return {name: " ".join(words.split()).replace("``", "`") for name, words in found}
+
+
+def _kernel(name: str) -> list[Meaning]:
+    """What the name of a kernel says, as a capture shows it."""
+    from stepscope.kernels.categories import CATEGORIES, MATHS, classify
+
+    if name.startswith("aten::") or (" " in name.strip() and not re.search(r"[<(]|::", name)):
+        return []
+    found = classify(name.strip())
+    if found.category == "other":
+        return []
+    meaning = f"A kernel of the category {found.category}: {CATEGORIES[found.category]}."
+    if found.math:
+        meaning += f" It multiplies in {found.math}: {MATHS[found.math]}."
+    return [
+        Meaning(
+            kind="kernel",
+            id=found.label,
+            title=found.label,
+            meaning=meaning,
+            reading="`stepscope kernels CAPTURE` shows how often it runs and what it takes, "
+            "`stepscope operators CAPTURE --kernels` which operator launches it.",
+            remedies=[
+                "inside of it: `stepscope run --backend ncu --kernel NAME -- python train.py`"
+            ],
+            see=[found.category, *_ABOUT.get(found.category, ())],
+        )
+    ]
+
+
+_ABOUT: Final = {
+    "matmul": ("gemm", "low_precision_unused", "inefficient_kernel"),
+    "convolution": ("low_precision_unused", "layout_changes"),
+    "attention": ("unfused_attention", "fused_attention"),
+    "elementwise": ("fusion_opportunity", "compile"),
+    "copy": ("casts_and_copies", "layout_changes"),
+    "optimizer": ("unfused_optimizer", "fused_optimizer"),
+    "communication": ("collective", "exposed_communication", "straggler"),
+}
+"""What to look at next, by category."""

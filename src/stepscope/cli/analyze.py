@@ -23,6 +23,7 @@ from stepscope.cli import options, outputs, registry
     "--rule",
     "names",
     multiple=True,
+    shell_complete=options.known_terms("rule"),
     help="NAME[:ARGUMENT...][,NAME...], or all; may be given several times.",
 )
 @outputs.filters

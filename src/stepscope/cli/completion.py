@@ -34,6 +34,7 @@ def command(shell: str, format_: str) -> None:
     assert kind is not None, "click knows it"
     context = click.get_current_context()
     script = kind(context.find_root().command, {}, "stepscope", "_STEPSCOPE_COMPLETE").source()
+    script = script.replace('string split ","', 'string split -m 1 ","')  # helps hold commas, too
     if format_ == "json":
         schema = "stepscope.completion/1"
         options.write(options.as_json({"schema": schema, "shell": shell, "script": script}))

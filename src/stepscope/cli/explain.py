@@ -17,7 +17,7 @@ from stepscope.cli import options, registry
         "stepscope explain host_sync --in run1": "the figures behind a finding, with their SQL",
     },
 )
-@click.argument("term", nargs=-1)
+@click.argument("term", nargs=-1, shell_complete=options.known_terms())
 @click.option("--list", "listing", is_flag=True, help="List everything that can be explained.")
 @click.option(
     "--in",

@@ -211,8 +211,11 @@ def write_table(table: pa.Table, format_: str, schema: str) -> None:
 
 
 def write(text: str) -> None:
-    """Print text as it is."""
-    sys.stdout.write(text)
+    """Print text as it is; on a terminal its notes are broken to the width of that."""
+    from stepscope.render.fitted import folded, terminal_width
+
+    width = terminal_width()
+    sys.stdout.write(text if width is None else folded(text, width))
 
 
 def warn_of_problems(job: Job) -> None:
@@ -320,6 +323,25 @@ def write_to(text: str, output: str | None, *, append: bool = False) -> None:
 
 _WIDEST_PROSE = 100
 """Prose in longer lines is hard to read."""
+
+
+def known_terms(
+    *kinds: str, end: str = ""
+) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """Completes the ids of what ``stepscope explain`` knows.
+
+    Args:
+        kinds: of these kinds only.
+        end: what follows an id, such as ``=``.
+    """
+
+    def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+        from stepscope.api.terms import terms
+
+        ids = {f"{m.id}{end}" for m in terms() if not kinds or m.kind in kinds}
+        return sorted(one for one in ids if one.startswith(begun))
+
+    return complete
 
 
 def prose_width() -> int:

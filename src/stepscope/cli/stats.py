@@ -25,6 +25,7 @@ from stepscope.cli import options, outputs, registry
     "--report",
     "names",
     multiple=True,
+    shell_complete=options.known_terms("report"),
     help="NAME[:ARGUMENT...][,NAME...]; may be given several times.",
 )
 @outputs.filters

@@ -38,6 +38,7 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
+    shell_complete=options.known_terms("setting of whatif", end="="),
     help="A setting of the program: batch=2x, workers=8, precision=bf16, graphs=on, "
     "optimizer=fused, accumulate=4, bucket=100, ranks=4, micro_batches=4:16. --list "
     "explains each.",
@@ -63,6 +64,7 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     "--free",
     multiple=True,
     metavar="CAUSE[,CAUSE]",
+    shell_complete=options.known_terms("cause"),
     help="Causes of idle time to remove: input_starvation, host_sync, host_compute, "
     "blocking_copy, allocator_churn, launch_bound, ...",
 )

@@ -34,7 +34,8 @@ class Operations(msgspec.Struct, frozen=True):
             operations.
         exposed_waiting_ns: of the waiting, what no compute covers.
         exposed_transfer_ns: of the transfer, what no compute covers.
-        algorithm_bandwidth: message size over transfer time, bytes a second; null where unknown.
+        algorithm_bandwidth: the sizes of all messages over the sum of their transfer times, bytes a
+            second; null where unknown.
         bus_bandwidth: the same as the hardware sees it (nccl-tests), bytes a second; null where
             unknown.
     """
@@ -189,10 +190,9 @@ def _operations(
         sized = of & (instances.bytes >= 0) & (transfer > 0)
         algorithm = bus = None
         if sized.any() and not c.alone:
-            speed = instances.bytes[sized] / transfer[sized] * 1e9
-            algorithm, bus = round(float(np.median(speed))), round(
-                float(np.median(speed * factor[sized]))
-            )  # fmt: skip
+            size, spent = instances.bytes[sized], transfer[sized].sum() / 1e9
+            algorithm = round(float(size.sum() / spent))
+            bus = round(float((size * factor[sized]).sum() / spent))
 
         def mean(values: IntArray, rows: IntArray = rows, devices: int = devices) -> int:
             return round(float(values[rows].sum()) / devices)

@@ -111,7 +111,7 @@ def busiest_use(c: Collectives) -> str:
 
 
 def bandwidth_figure(c: Collectives) -> Figure | None:
-    """Median bus bandwidth of the kind that takes most time; None where sizes are unknown."""
+    """Bus bandwidth of the kind that takes most time, all messages together; None if unknown."""
     facts, instances = c.facts, c.matched.instances
     known = instances.bytes[facts.instance] > 0
     if not known.any():
@@ -128,6 +128,6 @@ def bandwidth_figure(c: Collectives) -> Figure | None:
     return Figure(
         "bus_bandwidth",
         "bytes_per_s",
-        f"SELECT median(bytes * {factor} * 1e9 / greatest(transfer_ns, 1)) FROM collective_wait "
+        f"SELECT sum(bytes * {factor}) * 1e9 / greatest(sum(transfer_ns), 1) FROM collective_wait "
         f"WHERE name = '{name}' AND bytes > 0 AND step IS NOT NULL AND {{gpu}}",
     )

@@ -375,6 +375,7 @@ def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Ev
         device=case.explanation.gpu.device,
         **{column: value[column] for column in ACCOUNTED},
         idle_by_cause_ns={cause: value[f"idle_by_cause_ns.{cause}"] for cause in idle},
+        steps=value["steps"],
     )
     return gpu, evidence
 

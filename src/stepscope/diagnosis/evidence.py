@@ -181,4 +181,5 @@ def accounting_figures(case: Case, causes: list[str]) -> list[Figure]:
         )
         for cause in causes
     ]
-    return [*sums, *idle]
+    count = Figure(f"{name}.steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}")
+    return [*sums, *idle, count]

@@ -137,6 +137,7 @@ class DeviceAccounting(msgspec.Struct, frozen=True):
         memset_ns: time in which only memory sets run.
         idle_ns: time in which nothing runs.
         idle_by_cause_ns: idle time by cause; sums to ``idle_ns`` exactly.
+        steps: steps in that window; 0 in a file of an earlier version.
     """
 
     rank: int
@@ -148,6 +149,7 @@ class DeviceAccounting(msgspec.Struct, frozen=True):
     memset_ns: int
     idle_ns: int
     idle_by_cause_ns: dict[str, int]
+    steps: int = 0
 
 
 class RankTime(msgspec.Struct, frozen=True):

@@ -204,6 +204,7 @@ def _comparisons(
         values = msgspec.to_builtins(gpu)
         causes = values.pop("idle_by_cause_ns")
         stated |= {f"{name}.{k}": v for k, v in values.items() if k.endswith("_ns")}
+        stated |= {f"{name}.steps": gpu.steps} if gpu.steps else {}
         stated |= {f"{name}.idle_by_cause_ns.{k}": v for k, v in causes.items()}
     yield from _fields("summary", stated | _rows(diagnosis), diagnosis.evidence)
     if diagnosis.kernels is not None:

@@ -16,6 +16,7 @@ from stepscope.trace.errors import UsageError
 SCHEMA: Final = "stepscope.explain/1"
 
 _MOST_NEAR = 5
+_UNIT: Final = re.compile(r"_(ns|ms|us|bytes)$")
 
 
 class Detail(msgspec.Struct, frozen=True):
@@ -114,12 +115,16 @@ def find(
     asked = _plain(term)
     if not asked:
         raise UsageError("name a term, as in: stepscope explain host_sync")
+    loose = _loose(term)
     found = [m for m in known if asked in (_plain(m.id), _plain(m.title))]
+    found += [m for m in known if m not in found and loose in (_loose(m.id), _loose(m.title))]
     if not found:
         named = {entry.id for entry in entries if entry.is_named(term.strip())}
         found = [m for m in known if m.id in named]
     if not found:
-        found = [m for m in columns if asked in (_plain(m.id), _plain(m.title))]
+        held = list(columns)
+        found = [m for m in held if asked in (_plain(m.id), _plain(m.title))]
+        found = found or [m for m in held if asked == _UNIT.sub("", _plain(m.title))]
     if not found:
         found = [m for m in known if f"_{asked}_" in f"_{_plain(m.title)}_"]
     if found:
@@ -128,6 +133,14 @@ def find(
     near = dict.fromkeys(words[w] for w in difflib.get_close_matches(asked, words, n=_MOST_NEAR))
     hint = f"; near: {', '.join(near)}" if near else ""
     raise UsageError(f"nothing is known by the name {term!r}{hint}; --list shows all names")
+
+
+def _loose(name: str) -> str:
+    """A name without what people write differently: camel case, plural, -ize, a prefix."""
+    words = _plain(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name))
+    words = re.sub(r"iz(?=e|ation|ing)", "is", words)
+    words = re.sub(r"^(warp_|issue_)?stall(ed)?_", "", words)
+    return "_".join(re.sub(r"(?<=[a-rt-z]{3})s$", "", word) for word in words.split("_"))
 
 
 def _plain(name: str) -> str:

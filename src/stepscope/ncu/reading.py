@@ -59,8 +59,8 @@ def read_report(path: Path, wanted: Wanted | None = None) -> Report:
               for value in launch.values.values())  # fmt: skip
     if odd:
         report.warnings.append(
-            f"{odd:,} figures are negative or infinite, so the file is damaged; they count as not "
-            "collected: print it again, or profile again"
+            f"{odd:,} {'figure is' if odd == 1 else 'figures are'} negative or infinite, left out: "
+            "noise of the counters where it is a few, a damaged file where it is many"
         )
     if not report.launches:
         raise InputError(

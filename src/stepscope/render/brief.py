@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from stepscope.diagnosis.result import Diagnosis, Finding, Location, OutlierStep
-from stepscope.render.budget import headline, reference_gpu
+from stepscope.render.budget import headline, reference_gpu, steps_of
 from stepscope.render.text import clean
 
 SCHEMA: Final = "stepscope.brief/1"
@@ -23,7 +23,8 @@ BYTES_PER_TOKEN: Final = 4
 """What a token of such text takes on average; a tokenizer differs by some 20 % either way."""
 
 _CLAIMS: Final = {"costs_ms": "verified in the trace", "predicted_step_ms": "inferred"}
-_QUOTED: Final = re.compile(r"(?<![\w«])(['\"])((?:(?!\1)[^«»])+)\1(?!\w)")
+_QUOTED: Final = re.compile(r"(?<![\w«\\])(['\"])((?:\\.|(?!\1)[^«»\\])+)\1(?!\w)")
+"""A name as ``repr`` quotes it: a quote inside is another kind, or has a backslash."""
 _NOTABLE: Final = 0.01
 RANK_COLUMNS: Final = ["rank", "compute", "wait", "transfer", "copy", "idle"]
 OUTLIER_COLUMNS: Final = ["step", "ms", "normal_ms", "mostly"]
@@ -48,6 +49,8 @@ class BriefFinding(msgspec.Struct, frozen=True, omit_defaults=True):
         id: the cause, by which ``explain`` gives the evidence.
         severity: ``high``, ``medium`` or ``low``, by the predicted gain.
         costs_ms: what it costs of the mean step.
+        of_step_ms: the mean step that cost and prediction are about, where it is not
+            ``mean_step_ms``: that of the rank that the cause costs most.
         predicted_step_ms: mean step once it is repaired.
         range_ms: lower and upper bound of that.
         message: one sentence.
@@ -68,6 +71,7 @@ class BriefFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     predicted_step_ms: float
     range_ms: list[float]
     message: str
+    of_step_ms: float | None = None
     or_less: bool = False
     unreliable: str = ""
     unaffected_step_ms: float | None = None
@@ -102,13 +106,15 @@ class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
         answer: the whole answer in a sentence.
         step: what a step is.
         steady_steps: number of steps that count.
-        mean_step_ms: mean steady step of the slowest device; all predictions compare with it.
+        mean_step_ms: mean steady step of the slowest device; predictions compare with it, unless
+            they have an ``of_step_ms``.
         median_step_ms: their median.
         p95_step_ms: 95 in 100 take at most this.
         idle_ms: idle time of the mean step by cause, of the device that the answer is about.
         ranks: where each rank's mean step goes, ms; the ranks of a large job that differ most.
         outlier_steps: steps that take far longer than the normal one, and what most of it is.
-        findings: root causes, the largest predicted gain first.
+        findings: root causes, the largest predicted gain first, without what the profiler may
+            have caused itself.
         combined: the first two repaired together.
         levers_mean_step_ms: mean step with a change inside the kernels, each by itself.
         warnings: what was assumed or odd.
@@ -152,7 +158,7 @@ _ROOMS: Final = (
     _Room(3, 2, 300, 8, 3, 2),
     _Room(3, 1, 240, 8, 2, 1),
     _Room(2, 1, 200, 4, 1, 0),
-    _Room(1, 1, 160, 4, 0, 0),
+    _Room(1, 1, 160, 2, 0, 0),
 )
 
 
@@ -212,14 +218,14 @@ def _with(diagnosis: Diagnosis, room: _Room) -> Brief:
     return Brief(
         schema=SCHEMA,
         verdict=diagnosis.verdict,
-        answer=clean(headline(diagnosis), room.words),
+        answer=sentence(headline(diagnosis), _names(diagnosis), room.words),
         step=diagnosis.trace.step.kind,
         steady_steps=steady,
         mean_step_ms=ms(diagnosis.step_ns.mean),
         median_step_ms=ms(diagnosis.step_ns.median),
         p95_step_ms=ms(diagnosis.step_ns.p95),
         idle_ms={
-            cause: ms(ns / steady)
+            cause: ms(ns / steps_of(gpu, diagnosis))
             for cause, ns in sorted(gpu.idle_by_cause_ns.items(), key=lambda item: -item[1])
             if ns >= _NOTABLE * gpu.wall_ns
         },
@@ -230,10 +236,14 @@ def _with(diagnosis: Diagnosis, room: _Room) -> Brief:
         levers_mean_step_ms={
             one.cause: ms(one.predicted_step_ns) for one in diagnosis.levers[: room.levers]
         },
-        warnings=[clean(text, 200) for text in diagnosis.warnings[: room.warnings]],
+        warnings=[sentence(text, (), 200) for text in diagnosis.warnings[: room.warnings]],
         left_out={name: count for name, count in left_out.items() if count > 0},
         claims=_CLAIMS if known else {},
     )
+
+
+def _names(diagnosis: Diagnosis) -> list[str]:
+    return diagnosis.findings[0].names if diagnosis.findings else []
 
 
 def _ranks(diagnosis: Diagnosis, most: int) -> BriefTable | None:
@@ -271,6 +281,8 @@ def _finding(finding: Finding, diagnosis: Diagnosis, room: _Room) -> BriefFindin
     ending = finding.gaps_end_at
     if ending is not None and ending.startswith("kernel "):
         ending = f"kernel {named(ending.removeprefix('kernel '), 80)}"
+    step = next((e.value for e in finding.evidence if e.figure == "step_ns"), 0)
+    own = step and abs(step - diagnosis.step_ns.mean) > _NOTABLE * diagnosis.step_ns.mean
     return BriefFinding(
         id=finding.cause,
         severity=finding.severity,
@@ -278,6 +290,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis, room: _Room) -> BriefFindin
         predicted_step_ms=ms(finding.predicted_step_ns),
         range_ms=[ms(finding.prediction_low_ns), ms(finding.prediction_high_ns)],
         message=sentence(finding.message, finding.names, room.words),
+        of_step_ms=ms(step) if own else None,
         or_less=finding.at_least,
         unreliable=f"prediction unreliable: {finding.unreliable}" if finding.unreliable else "",
         unaffected_step_ms=ms(fallback) if fallback is not None and finding.unreliable else None,

@@ -187,6 +187,12 @@ def reference_gpu(diagnosis: Diagnosis) -> DeviceAccounting:
     return diagnosis.accounting[0]
 
 
+def steps_of(gpu: DeviceAccounting, diagnosis: Diagnosis) -> int:
+    """Steps that a device's accounting is about; ranks may differ in them."""
+    first, last = diagnosis.trace.steady_steps
+    return gpu.steps or last - first + 1
+
+
 def all_devices(diagnosis: Diagnosis) -> DeviceAccounting:
     """The accounting of all devices of the job together, as if they were one."""
     gpus = diagnosis.accounting
@@ -204,6 +210,7 @@ def all_devices(diagnosis: Diagnosis) -> DeviceAccounting:
         memset_ns=sum(gpu.memset_ns for gpu in gpus),
         idle_ns=sum(gpu.idle_ns for gpu in gpus),
         idle_by_cause_ns=idle,
+        steps=sum(steps_of(gpu, diagnosis) for gpu in gpus),
     )
 
 

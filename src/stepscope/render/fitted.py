@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +20,7 @@ SHOWN_ROWS = 20
 _GAP = "  "
 _LONGEST_NAME = 120
 _SHORTEST_PROSE = 20
+_NOTE = re.compile(r" *[·-] ")
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,27 @@ class Column:
 def name_column(title: str, names: Sequence[str | None], *, least: int, weight: int) -> Column:
     """A column of names from a trace, to the left."""
     return Column(title, [clean(name or "", _LONGEST_NAME) for name in names], weight, least)
+
+
+def folded(text: str, width: int) -> str:
+    """A text whose notes (lines that begin with ``·`` or ``-``) are broken to a width.
+
+    Tables, figures and commands stay as they are: broken, they could not be read or copied.
+    """
+    lines = []
+    for line in text.split("\n"):
+        note = _NOTE.match(line) if len(line) > width else None
+        lines += _broken(line, note[0], width) if note else [line]
+    return "\n".join(lines)
+
+
+def _broken(line: str, mark: str, width: int) -> list[str]:
+    indent = " " * len(mark)
+    room = max(width, len(mark) + _SHORTEST_PROSE)
+    rest = line[len(mark) :]
+    return textwrap.wrap(
+        rest, room, initial_indent=mark, subsequent_indent=indent, break_long_words=False
+    )
 
 
 def terminal_width() -> int | None:

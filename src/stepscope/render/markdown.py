@@ -38,8 +38,8 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
         "| rank | device | " + " | ".join(("part of the step", "share", "time per step")) + " |",
         "|---|---|---|---:|---:|",
     ]
-    steps = last - first + 1
     for gpu in diagnosis.accounting:
+        steps = budget.steps_of(gpu, diagnosis)
         for part in budget.parts(gpu):
             name = f"idle: {part.name}" if part.idle else part.name
             lines.append(

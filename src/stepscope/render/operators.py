@@ -9,7 +9,7 @@ from stepscope.operators.averages import OperatorAverages, OperatorKernel, Opera
 from stepscope.operators.sheets import SHEETS, Sheet, SheetRow
 from stepscope.render.fitted import ALWAYS, Column, fitted, more_rows, name_column, wrapped
 from stepscope.render.markdown import escape
-from stepscope.render.text import clean
+from stepscope.render.text import clean, plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,9 +83,8 @@ def sheet_markdown(found: Sheet, limit: int) -> str:
 
 
 def _sheet_heading(found: Sheet) -> str:
-    stated = (
-        f"{SHEETS[found.sheet]}, by unique inputs; {found.steps:,} steady steps (of all devices)"
-    )
+    steps = plural(found.steps, "steady step")
+    stated = f"{SHEETS[found.sheet]}, by unique inputs; {steps} (of all devices)"
     stated += f"; {found.device or 'unknown device'}"
     return stated + (f", ceilings: {found.source}" if found.source else "")
 
@@ -186,7 +185,7 @@ def averages_markdown(found: OperatorAverages, limit: int) -> str:
 
 def _heading(found: OperatorAverages) -> str:
     if found.scope == "steady":
-        scope = f"the {found.steps or 0:,} steady steps (of all ranks)"
+        scope = f"the {plural(found.steps or 0, 'steady step')} (of all ranks)"
     else:
         scope = "the whole capture"
     stated = f"{scope}: {found.self_cpu_ns / 1e6:,.1f} ms on the host"

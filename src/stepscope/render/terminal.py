@@ -113,8 +113,7 @@ def _bars(diagnosis: Diagnosis, width: int) -> list[Text]:
     else:
         bars = _rank_bars(diagnosis, styles, width)
     wall = max(gpu.wall_ns, 1)
-    first, last = diagnosis.trace.steady_steps
-    step = wall / len(gpus) / (last - first + 1)
+    step = wall / gpu.steps
     label = max((len(_label(part)) for part in shown), default=0)
     legend = []
     for part in shown:

@@ -61,12 +61,15 @@ class Engine:
         """Names of all tables that a statement may use."""
         return list(dict.fromkeys((*TABLES, *self._derived)))
 
-    def query(self, sql: str, timeout_s: float | None = None) -> pa.Table:
+    def query(
+        self, sql: str, timeout_s: float | None = None, most_rows: int | None = None
+    ) -> pa.Table:
         """Run one statement that returns rows.
 
         Args:
             sql: a SELECT.
             timeout_s: seconds that it may take; by default what the environment says.
+            most_rows: rows after which it need not go on; by default all.
 
         Raises:
             UsageError: the statement is wrong, with DuckDB's reason in one line.
@@ -74,7 +77,8 @@ class Engine:
         """
 
         def found(text: str, connection: duckdb.DuckDBPyConnection) -> pa.Table:
-            return connection.sql(text).to_arrow_table()
+            rows = connection.sql(text)
+            return (rows if most_rows is None else rows.limit(most_rows)).to_arrow_table()
 
         return self._answer(sql, timeout_s, found)
 

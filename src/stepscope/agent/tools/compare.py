@@ -6,10 +6,9 @@ from typing import Annotated
 
 import msgspec
 
-from stepscope.agent.answers import BUDGET, Answer, Detail, ms, named, page
+from stepscope.agent.answers import BUDGET, Answer, Detail, ms, named, page, sentence
 from stepscope.agent.session import Session
 from stepscope.agent.tool import Offset, Tool
-from stepscope.render.text import clean
 
 _LEAST_NS = 1000
 
@@ -32,7 +31,7 @@ def ask(session: Session, arguments: Arguments) -> Answer:
     c = earlier.compare(session.job(arguments.after))
     answer: Answer = {
         "verdict": c.verdict,
-        "message": clean(c.message, 400),
+        "message": sentence(c.message, (), 400),
         "mean_step_ms": [ms(c.step.before_ns), ms(c.step.after_ns)],
         "ratio": round(c.step.ratio, 4),
         "ratio_range": [round(c.step.ratio_low, 4), round(c.step.ratio_high, 4)],
@@ -51,7 +50,7 @@ def ask(session: Session, arguments: Arguments) -> Answer:
             {"name": s.name, "weight": s.weight, "before": named(s.before), "after": named(s.after)}
             for s in c.setup[:4]
         ],
-        "warnings": [clean(text, 200) for text in c.warnings[:3]],
+        "warnings": [sentence(text, (), 200) for text in c.warnings[:3]],
     }
     answer = {name: value for name, value in answer.items() if value not in ([], {})}
     if arguments.detail == "concise":

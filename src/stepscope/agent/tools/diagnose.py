@@ -12,7 +12,7 @@ from stepscope.agent.tool import Capture, Offset, Tool
 from stepscope.render.brief import brief, sentence
 from stepscope.render.text import clean
 
-_FEWEST: Final = 200
+_FEWEST: Final = 400
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):

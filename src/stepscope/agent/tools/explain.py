@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,6 +39,8 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
 def ask(session: Session, arguments: Arguments) -> Answer:
     """With a capture the evidence of one of its findings, else what is known of a term."""
     if arguments.capture is None:
+        if re.fullmatch(r"[a-z_]+/[\w.]+", arguments.what):
+            raise UsageError("a figure is one of a capture's: name the capture as well")
         return _term(arguments.what, arguments.detail)
     job = session.job(arguments.capture)
     id_, _, figure = arguments.what.partition("/")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import msgspec
 
-from stepscope.agent.answers import BUDGET, Answer, Detail, ms, named, page
+from stepscope.agent.answers import BUDGET, Answer, Detail, ms, named, page, sentence
 from stepscope.agent.session import Session
 from stepscope.agent.tool import Tool
 from stepscope.render.text import clean
@@ -36,6 +36,8 @@ def ask(session: Session, arguments: Arguments) -> Answer:
     """Its id, source, ranks and tables; detailed: what it lacks, and how to capture that."""
     id_ = session.open(arguments.capture, arguments.step, arguments.step_kernel)
     job = session.job(id_)
+    if arguments.step or arguments.step_kernel:
+        _ = job.steps  # a step that is not there is refused here, not by the next tool
     first = job.traces[0].meta
     rows: dict[str, int] = {}
     for trace in job.traces:
@@ -49,9 +51,9 @@ def ask(session: Session, arguments: Arguments) -> Answer:
         "command": named(first.command, 200) if first.command else None,
         "rows_by_table": {table: count for table, count in sorted(rows.items()) if count},
         "problems": [
-            f"{p.severity}: {p.count} x {clean(p.message, 200)}" for p in job.problems[:4]
+            f"{p.severity}: {p.count} x {sentence(p.message, (), 200)}" for p in job.problems[:4]
         ],
-        "warnings": [clean(text, 200) for text in job.warnings[:4]],
+        "warnings": [sentence(text, (), 200) for text in job.warnings[:4]],
     }
     if arguments.detail == "concise":
         return answer

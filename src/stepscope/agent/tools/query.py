@@ -9,9 +9,11 @@ import msgspec
 from stepscope.agent.answers import BUDGET, Answer, Detail, cell, named, page
 from stepscope.agent.session import Session
 from stepscope.agent.tool import Capture, Offset, Tool
+from stepscope.trace.errors import LimitError
 
 _TIMEOUT_S: Final = 30.0
 _MOST_ROWS: Final = 10_000
+_LONGEST_NAME: Final = 60
 
 
 class Arguments(msgspec.Struct, forbid_unknown_fields=True):
@@ -32,11 +34,16 @@ class Arguments(msgspec.Struct, forbid_unknown_fields=True):
 
 def ask(session: Session, arguments: Arguments) -> Answer:
     """Rows of one statement."""
-    table = session.job(arguments.capture).query(arguments.sql, _TIMEOUT_S)
-    rows = table.slice(0, arguments.offset + _MOST_ROWS).to_pylist()
+    job = session.job(arguments.capture)
+    try:
+        table = job.query(arguments.sql, _TIMEOUT_S, _MOST_ROWS + 1)
+    except LimitError as error:
+        raise LimitError(str(error).partition(", or allow more")[0]) from error
+    more = table.num_rows > _MOST_ROWS
+    rows = table.slice(0, _MOST_ROWS).to_pylist()
     answer: Answer = {
-        "columns": [named(name, 60)[1:-1] for name in table.column_names],
-        "rows_found": table.num_rows,
+        "columns": [_column(name) for name in table.column_names],
+        "rows_found": f"more than {_MOST_ROWS:,}: aggregate" if more else table.num_rows,
     }
     budget = BUDGET[arguments.detail]
 
@@ -44,6 +51,11 @@ def ask(session: Session, arguments: Arguments) -> Answer:
         return [cell(value) for value in values.values()]
 
     return page(answer, "rows", rows, arguments.offset, budget, row)
+
+
+def _column(name: str) -> str:
+    """The name of a column, which PIVOT makes of cells."""
+    return name if name.isidentifier() and len(name) < _LONGEST_NAME else named(name, _LONGEST_NAME)
 
 
 TOOL = Tool(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-from stepscope.agent.answers import Answer, Detail, ms
+from stepscope.agent.answers import Answer, Detail, ms, sentence
 from stepscope.agent.session import Session
 from stepscope.agent.tool import Capture, Tool
 from stepscope.render.text import clean
@@ -53,7 +53,7 @@ def ask(session: Session, arguments: Arguments) -> Answer:
         )
     )
     answer: Answer = {
-        "changes": [clean(text, 200) for text in found.changes],
+        "changes": [sentence(text, (), 200) for text in found.changes],
         "mean_step_ms": ms(found.measured_step_ns),
         "predicted_step_ms": ms(found.predicted_step_ns),
         "range_ms": [ms(found.prediction_low_ns), ms(found.prediction_high_ns)],
@@ -67,7 +67,7 @@ def ask(session: Session, arguments: Arguments) -> Answer:
         }
     several = 6 if arguments.detail == "detailed" else 2
     answer["assumptions"] = [
-        clean(text, 300) for text in (*found.assumptions, *found.warnings)[:several]
+        sentence(text, (), 300) for text in (*found.assumptions, *found.warnings)[:several]
     ]
     return answer
 
@@ -82,8 +82,8 @@ TOOL = Tool(
     name="whatif",
     title="The step after a change",
     description="Replays the run with changes, all together, and predicts the mean step: a setting "
-    "(batch=2x, precision=bf16, workers=16, cuda_graphs=step, ...), a cause of idle time that is "
-    "gone, faster kernels. A prediction is inferred until a new capture confirms it.",
+    "(batch=2x, precision=bf16, workers=4:8, graphs=on, ...), a cause of idle time that is gone, "
+    "faster kernels. A prediction is inferred until a new capture confirms it.",
     arguments=Arguments,
     ask=ask,
     choices=_choices,

@@ -66,6 +66,7 @@ export interface DeviceAccounting {
   memset_ns: number;
   idle_ns: number;
   idle_by_cause_ns: Record<string, number>;
+  steps: number;
 }
 
 export interface Finding {

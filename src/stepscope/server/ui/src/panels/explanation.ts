@@ -48,7 +48,7 @@ function meanOf(all: Accounting[]): Accounting {
   const mean = (of: (one: Accounting) => number): number => all.reduce((sum, one) => sum + of(one), 0) / all.length;
   const causes = new Set(all.flatMap((one) => Object.keys(one.idle_by_cause_ns)));
   const made: Accounting = { ...all[0], idle_by_cause_ns: {} };
-  for (const key of [...BUDGET.map(([k]) => k), "wall_ns", "idle_ns"] as const)
+  for (const key of [...BUDGET.map(([k]) => k), "wall_ns", "idle_ns", "steps"] as const)
     (made as unknown as Record<string, number>)[key] = mean((one) => one[key] as number);
   for (const cause of causes) made.idle_by_cause_ns[cause] = mean((one) => one.idle_by_cause_ns[cause] ?? 0);
   return made;
@@ -92,11 +92,12 @@ function legend(parts: Part[], whole: number, each: (ns: number) => string): HTM
 export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Layout, actions: Actions): void {
   const { diagnosis, instances } = found;
   const [first, last] = diagnosis.trace.steady_steps;
-  const steps = last - first + 1;
+  const window = last - first + 1;
   const sections: HTMLElement[] = [];
   const budgets = element("section", { "aria-label": "Step budget" }, element("h2", {}, "Step budget"));
   for (const accounting of diagnosis.accounting) {
     const parts = budgetParts(accounting);
+    const steps = accounting.steps || window;  // ranks may differ in them
     const step = accounting.wall_ns / steps;
     const of =
       diagnosis.accounting.length > 1
@@ -117,6 +118,7 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
   }
   if (diagnosis.accounting.length > LEGEND_EACH) {
     const all = meanOf(diagnosis.accounting);
+    const steps = all.steps || window;
     budgets.append(
       element("p", { class: "note" }, `Mean of the ${diagnosis.accounting.length} GPUs:`),
       legend(budgetParts(all), all.wall_ns, (ns) => time(ns / steps)),
