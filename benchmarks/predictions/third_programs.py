@@ -515,12 +515,6 @@ def bert_short_graph(repaired: bool) -> Running:
     return graphed(run) if repaired else run
 
 
-@pair("launch_bound", "language", "four times as many sequences a step", samples=4.0)
-def llama_small_batch(repaired: bool) -> Running:
-    batch = tokens(size(8 if repaired else 2, 2), size(255, 15), size(16_000, 128))
-    return training(llama(512, 6), fixed(batch), causal)
-
-
 # --- kernels ----------------------------------------------------------------------------------
 
 
@@ -632,32 +626,3 @@ def llama_saves(repaired: bool) -> Running:
 
     batch = tokens(size(16, 2), size(255, 15), size(16_000, 128))
     return training(model, fixed(batch), causal, after_step=save)
-
-
-# --- healthy ----------------------------------------------------------------------------------
-
-
-@pair("gpu_bound_healthy", "language", "nothing is wrong: both sides are the same")
-def llama_healthy(repaired: bool) -> Running:
-    batch = tokens(size(16, 2), size(1023, 31), size(16_000, 128))
-    return training(llama(1024, 8), fixed(batch), causal)
-
-
-@pair("gpu_bound_healthy", "vision", "nothing is wrong: both sides are the same", marks="profiler")
-def resnet_healthy(repaired: bool) -> Running:
-    batches = loaded(Plain(size(192, 32)), size(192, 2), 8)
-    model = timm_model("resnet50").to(memory_format=torch.channels_last)
-    return training(model, batches, predicted)
-
-
-class Plain(Dataset[tuple[Tensor, int]]):
-    """Images that are there already."""
-
-    def __init__(self, side: int) -> None:
-        self.image = torch.randn(3, side, side)
-
-    def __len__(self) -> int:
-        return 1_000_000
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.image, index % 10
