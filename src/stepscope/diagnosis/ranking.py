@@ -152,7 +152,7 @@ def order(item: Ranked) -> tuple[bool, float, float, float]:
     # the program's own causes come before what its recording costs, as long as their repair gains
     # what a cause is reported from
     least = item.cause.min_share * item.case.step_ns
-    own = item.cause.of_program and item.sure_gain_ns >= least
+    own = item.cause.of_program and max(item.gain_ns, item.own_gain_ns) >= least
     return own, item.sure_gain_ns, item.gain_ns, item.detection.time_ns
 
 
