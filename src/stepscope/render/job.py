@@ -108,11 +108,10 @@ def _head(found: JobDiagnosis, width: int | None) -> list[str]:
 
 def _finding(number: int, finding: JobFinding, width: int | None) -> list[str]:
     lines = wrapped(f"{number}. {clean(finding.message, 600)}", width, hang=3)
-    facts = (
-        f"repaired: {figure(finding.predicted_step_ns, 'ns')} a step "
-        f"({figure(finding.prediction_low_ns, 'ns')} to "
-        f"{figure(finding.prediction_high_ns, 'ns')})"
-    )
+    facts = f"repaired: {figure(finding.predicted_step_ns, 'ns')} a step"
+    ends = [figure(ns, "ns") for ns in (finding.prediction_low_ns, finding.prediction_high_ns)]
+    if ends[0] != ends[1]:
+        facts += f" ({ends[0]} to {ends[1]})"
     if finding.score is not None and finding.threshold is not None:
         facts += (
             f"; {finding.score:.1f} robust standard deviations from its peers, where "

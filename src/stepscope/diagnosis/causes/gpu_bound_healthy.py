@@ -22,7 +22,7 @@ CAUSE = Cause(
         "A GPU that is busy waiting inside a collective is not computing; exposed communication "
         "is accounted for separately."
     ),
-    prediction="none",
+    prediction="nothing is predicted: there is nothing to repair",
     reference="docs/how-it-works.md",
     min_share=1.0,
     takes_time=False,

@@ -144,8 +144,11 @@ CAUSE = Cause(
     id="insufficient_data",
     title="Not enough data",
     definition="The capture lacks what an answer needs; the finding says what to capture instead.",
-    differential="none",
-    prediction="none",
+    differential=(
+        "unexplained idle time is a part of the step that no cause claims; here so much is not "
+        "known that naming a cause would be a guess"
+    ),
+    prediction="nothing is predicted",
     reference="docs/how-it-works.md",
     min_share=0.0,
     takes_time=False,
