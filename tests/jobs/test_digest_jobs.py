@@ -278,6 +278,17 @@ def test_an_operation_that_was_given_up_did_not_complete(
     assert all(one.never_arrived == [2] for one in found)
 
 
+@pytest.mark.parametrize("seed", [5, 10])
+def test_a_late_rank_costs_no_more_than_it_needs_beyond_its_peers(
+    family: list[Digest], seed: int
+) -> None:
+    """With one reason and with none: the largest part of a mixture is not the whole of it."""
+    job = made(family, Shape(16), seed, Plant("slow_host", 5, 0.2))
+    finding = diagnose_job(job).findings[0]
+    assert finding.ranks == [5]
+    assert 0 < finding.time_ns_per_step <= finding.evidence["surplus_ns"]
+
+
 class _Bomb:
     def __reduce__(self) -> tuple[Any, ...]:
         return (print, ("it ran",))
