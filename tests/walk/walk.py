@@ -179,6 +179,10 @@ def _judge_capture(found: Walked, given: list[str]) -> None:
     except ValueError:
         found.wrong.append(f"gives no JSON: {found.out[-200:]!r}")
         return
+    if "--try" in given:  # its answer is about both sides; the last run's times are of one
+        if not answer["schema"].startswith("stepscope.try/"):
+            found.wrong.append(f"answers with {answer['schema']}")
+        return
     first, last = 0, len(found.times)
     asked = None
     if by_steps:

@@ -297,7 +297,10 @@ def _summarise(
             try:
                 if outcome.state != DONE:
                     raise InputError(outcome.message)
-                found.add(of_item(made[number][0], item))
+                made_now = of_item(made[number][0], item, whole=True)
+                for digest in made_now:
+                    digest.path = ""  # no file keeps it
+                found.add(made_now)
             except StepscopeError as error:
                 left_out(item.place, error)
 
