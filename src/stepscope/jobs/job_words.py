@@ -231,8 +231,9 @@ def _evidence(
     late = seen.late or seen.lateness
     if late is not None:
         surplus = max(late.surplus_ns.values(), default=0.0)
-        # where no part explains it, the largest part is not what is meant: all of it is
-        found["surplus_ns"] = round(late.excess_ns if seen.reason == "mixed" else surplus)
+        if seen.late is not None and seen.reason == "mixed":
+            surplus = seen.late.excess_ns  # no part explains it: all of it counts, not the largest
+        found["surplus_ns"] = round(surplus)
         found["threads_ratio"] = round(late.more_work, 3)
     if seen.late is not None and seen.late.steps:
         found["late_steps"] = float(len(seen.late.steps))
