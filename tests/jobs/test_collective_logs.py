@@ -306,6 +306,35 @@ def test_damage_and_doubles_are_one_clear_line(tmp_path: Path) -> None:
         read_log(first)
 
 
+def test_lines_of_a_batch_are_of_the_communicator_that_it_began_with(tmp_path: Path) -> None:
+    """Format 4.3: one line with the communicator, then operations without it."""
+    made = job(1, 2)
+    for number in range(9):
+        made.collective("0x2", range(2), 300, late_us={1: 40 * number})
+        made.collective("0x5", range(2), 200)
+    folder = made.write(tmp_path / "logs")
+    whole = {path.name: read_log(path) for path in folder.iterdir()}
+    for path in folder.iterdir():
+        lines = []
+        for text in path.read_text().splitlines():
+            line = json.loads(text)
+            about = line["metadata"] | {"inspector_output_format_version": "v4.3"}
+            counts = {"coll_records": 1, "coll_dropped_total": 0, "p2p_records": 0}
+            lines += [{"header": line["header"], "metadata": about, "dump_stats": counts}]
+            lines += [{"coll_perf": line["coll_perf"]}, {"proxy_trace": {"record_type": "step"}}]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        assert looks_like_log(path)
+        found, expected = read_log(path), whole[path.name]
+        assert found.ranks == expected.ranks
+        assert found.rank.tolist() == expected.rank.tolist()
+        assert found.time_ns.tolist() == expected.time_ns.tolist()
+    # an operation of which nothing tells the communicator is not given to another one
+    alone = json.dumps({"coll_perf": json.loads(text)["coll_perf"]})
+    path.write_text(f"{text}\n{alone}\n")
+    with pytest.raises(InputError, match="line 2 is damaged: it tells no communicator"):
+        read_log(path)
+
+
 def test_digests_give_the_ranks_of_processes(tmp_path: Path, reader: Any) -> None:
     """Two captures of one machine; their processes log communicators without a world."""
     from tests.support.captures import DATA, unpack

@@ -263,6 +263,32 @@ def test_who_never_arrived_is_told_from_flight_recorders(tmp_path: Path) -> None
     assert stuck_collectives(completed, []) == ([], [])
 
 
+@pytest.mark.parametrize(("back_end", "stuck"), [("nccl", [3]), ("gloo", [])])
+def test_an_operation_that_was_given_up_did_not_complete(
+    tmp_path: Path, back_end: str, stuck: list[int]
+) -> None:
+    """A watchdog that only cleans up retires what timed out; Gloo retires what is over."""
+    for rank, states in enumerate([{1: "completed", 3: "scheduled"}] * 2 + [{1: "completed"}]):
+        dump = _dump(states)
+        for entry in dump["entries"]:
+            entry |= {"retired": True, "profiling_name": f"{back_end}:all_reduce"}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump))
+    found, _ = stuck_collectives([read_dump(path) for path in sorted(tmp_path.iterdir())], [])
+    assert [one.sequence for one in found] == stuck
+    assert all(one.never_arrived == [2] for one in found)
+
+
+@pytest.mark.parametrize("seed", [5, 10])
+def test_a_late_rank_costs_no_more_than_it_needs_beyond_its_peers(
+    family: list[Digest], seed: int
+) -> None:
+    """With one reason and with none: the largest part of a mixture is not the whole of it."""
+    job = made(family, Shape(16), seed, Plant("slow_host", 5, 0.2))
+    finding = diagnose_job(job).findings[0]
+    assert finding.ranks == [5]
+    assert 0 < finding.time_ns_per_step <= finding.evidence["surplus_ns"]
+
+
 class _Bomb:
     def __reduce__(self) -> tuple[Any, ...]:
         return (print, ("it ran",))

@@ -231,6 +231,14 @@ def test_a_thousand_ranks_are_drawn_in_little_room(tmp_path: Path) -> None:
     _, note, drawn = recipe_page._drawing(bars, rows) or pytest.fail("nothing drawn")
     assert len(drawn["data"][0]["y"]) == 25 * 20
     assert note == "the largest 25 of 1,024 ranks"
+    same = rows.set_column(2, "late_share", pa.array([0.25] * rows.num_rows))
+    bars = Chart("bar", "t", "b", "late_share", y="rank")
+    _, _, drawn = recipe_page._drawing(bars, same) or pytest.fail("nothing drawn")
+    assert drawn["layout"]["yaxis"]["ticktext"][:3] == ["rank 0", "rank 1", "rank 2"]
+    assert (drawn["layout"]["xaxis"]["title"]["text"], drawn["data"][0]["x"][0]) == ("%", 25.0)
+    points = Chart("line", "t", "p", "late_share", x="rank")
+    _, _, drawn = recipe_page._drawing(points, same) or pytest.fail("nothing drawn")
+    assert drawn["data"][0]["mode"] == "markers"  # ranks are no course of time
 
 
 def test_captures_come_from_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

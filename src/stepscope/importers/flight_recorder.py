@@ -116,15 +116,17 @@ def _entry(entry: dict[str, Any], named: dict[str, str]) -> Entry:
     )
     is_p2p = bool(entry.get("is_p2p", False))
     number = entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", entry.get("seq_id"))
-    state = str(entry.get("state", ""))
-    if entry.get("retired"):  # the watchdog saw it complete
+    state, operation = str(entry.get("state", "")), str(entry.get("profiling_name", ""))
+    # Gloo records no events, so its operations stay "scheduled" until they are over. Of back ends
+    # with events, an operation that is retired and not "completed" was given up: it timed out.
+    if entry.get("retired") and operation.startswith("gloo:"):
         state = "completed"
     duration = entry.get("duration_ms")
     return Entry(
         group=named.get(name, name),
         sequence=_int(number, -1),
         point_to_point=is_p2p,
-        name=str(entry.get("profiling_name", "")),
+        name=operation,
         state=state,
         created_ns=_int(entry.get("time_created_ns"), 0),
         duration_ns=round(duration * 1e6) if isinstance(duration, int | float) else -1,

@@ -4,7 +4,9 @@ A process writes ``HOST-pidN.log`` with a line for every operation that its kern
 all communicators and, where one process drives several GPUs, of all of these. A line has
 ``header`` (communicator, rank inside it), ``metadata`` (process, time of writing) and ``coll_perf``
 or ``p2p_perf``; with ``NCCL_INSPECTOR_DUMP_VERBOSE=1`` these hold what the host saw of each
-channel. The text may be packed, as plain lines take some hundred bytes each.
+channel. From format 4.3 on, a line with ``dump_stats`` begins a batch of one communicator, and the
+lines of the batch leave ``header`` and ``metadata`` out. The text may be packed, as plain lines
+take some hundred bytes each.
 """
 
 from __future__ import annotations
@@ -73,9 +75,14 @@ class _Message(msgspec.Struct):
     event_trace_ts: _Trace | None = None
 
 
+class _Batch(msgspec.Struct):
+    """Counts of a batch, which its lines tell by themselves."""
+
+
 class _Line(msgspec.Struct):
-    header: _Header
-    metadata: _Metadata
+    header: _Header | None = None
+    metadata: _Metadata | None = None
+    dump_stats: _Batch | None = None
     coll_perf: _Collective | None = None
     p2p_perf: _Message | None = None
 
@@ -109,6 +116,7 @@ def read_log(path: Path) -> LoggedOperations:
     known: list[LoggedRank] = []
     names: dict[str, int] = {}
     columns = [array("q") for _ in range(9)]
+    batch: tuple[_Header, _Metadata] | None = None
     for number, line, whole in _lines(path):
         try:
             found = decoder.decode(line)
@@ -119,7 +127,16 @@ def read_log(path: Path) -> LoggedOperations:
                 f"{path}, line {number} is damaged: {str(error)[:200]}; copy the log again, or "
                 "leave it out"
             ) from error
-        header, about = found.header, found.metadata
+        if found.header is not None and found.metadata is not None:
+            header, about = found.header, found.metadata
+            batch = (header, about) if found.dump_stats is not None else None
+        elif batch is not None:
+            header, about = batch
+        else:
+            raise InputError(
+                f"{path}, line {number} is damaged: it tells no communicator, and no batch began "
+                "before it; copy the log again, or leave it out"
+            )
         key = (header.id, header.rank, header.n_ranks, about.hostname, about.pid)
         at = ranks.get(key)
         if at is None:
@@ -130,7 +147,7 @@ def read_log(path: Path) -> LoggedOperations:
                 )
             at = ranks[key] = len(known)
             known.append(_rank(header, about))
-        _add(columns, at, names, found)
+        _add(columns, at, names, found, about.dump_timestamp_us)
     if not columns[0]:
         raise InputError(f"{path} holds no operation of NCCL Inspector")
     rank, name, count, peer, size, time, timed, dumped, end = map(_column, columns)
@@ -152,7 +169,9 @@ def _rank(header: _Header, about: _Metadata) -> LoggedRank:
     )
 
 
-def _add(columns: list[array[int]], rank: int, names: dict[str, int], line: _Line) -> None:
+def _add(
+    columns: list[array[int]], rank: int, names: dict[str, int], line: _Line, dumped_us: int
+) -> None:
     """One operation more; a line of another kind is none."""
     one, message = line.coll_perf, line.p2p_perf
     if one is not None:
@@ -171,7 +190,7 @@ def _add(columns: list[array[int]], rank: int, names: dict[str, int], line: _Lin
     seen = bool(stops) and min(stops) > 0
     values = (
         rank, names.setdefault(without_controls(name), len(names)), number, peer, size,
-        took * 1000, source != _ON_THE_CALL, line.metadata.dump_timestamp_us * 1000,
+        took * 1000, source != _ON_THE_CALL, dumped_us * 1000,
         max(stops) * 1000 if seen else -1,
     )  # fmt: skip
     for column, value in zip(columns, values, strict=True):

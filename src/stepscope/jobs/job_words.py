@@ -230,7 +230,10 @@ def _evidence(
         found["compute_ratio"] = round(found["compute_ns"] / max(found["peers_compute_ns"], 1.0), 3)
     late = seen.late or seen.lateness
     if late is not None:
-        found["surplus_ns"] = round(max(late.surplus_ns.values(), default=0.0))
+        surplus = max(late.surplus_ns.values(), default=0.0)
+        if seen.late is not None and seen.reason == "mixed":
+            surplus = seen.late.excess_ns  # no part explains it: all of it counts, not the largest
+        found["surplus_ns"] = round(surplus)
         found["threads_ratio"] = round(late.more_work, 3)
     if seen.late is not None and seen.late.steps:
         found["late_steps"] = float(len(seen.late.steps))

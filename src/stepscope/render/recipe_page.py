@@ -149,6 +149,8 @@ def _drawing(chart: Chart, rows: pa.Table) -> tuple[Chart, str, dict[str, Any]] 
     if not any(value is not None for value in values):
         return None
     scale, unit = _scale(values, chart.unit)
+    if chart.value.endswith("_share"):  # as the tables show them
+        scale, unit = 0.01, "%"
     columns = {
         name: rows.column(name).to_pylist()
         for name in {chart.x, chart.y, chart.group} & set(rows.column_names)
@@ -266,7 +268,8 @@ def _bar(chart: Chart, columns: dict[str, Any], unit: str) -> tuple[str, dict[st
     totals: dict[Any, float] = {}
     for name, number in zip(names, value, strict=True):
         totals[name] = totals.get(name, 0.0) + abs(number or 0.0)
-    best = sorted(totals, key=lambda n: (-totals[n], str(n)))[: chart.top]
+    alike = sorted(totals, key=str) if _are_texts(list(totals)) else sorted(totals)
+    best = sorted(alike, key=lambda n: -totals[n])[: chart.top]
     note = _of(len(best), len(totals), f"{chart.y}s")
     place = {name: len(best) - 1 - i for i, name in enumerate(best)}
     traces = []
@@ -313,10 +316,13 @@ def _line(chart: Chart, columns: dict[str, Any], unit: str) -> tuple[str, dict[s
         traces = _band(along, shown, x, value)
     else:
         place = dict(zip(along, shown, strict=True))
+        mode = "lines" if len(along) > 60 else "lines+markers"
+        if chart.x == "rank":  # nothing lies between two ranks
+            mode = "markers"
         traces = [
             {
                 "type": "scatter",
-                "mode": "lines" if len(along) > 60 else "lines+markers",
+                "mode": mode,
                 "name": _label(f"{chart.group} {name}" if chart.group else ""),
                 "x": [place[a] for a, g in zip(x, groups, strict=True) if g == name],
                 "y": [v for v, g in zip(value, groups, strict=True) if g == name],
