@@ -308,3 +308,10 @@ def test_what_was_packed_is_stored(
         ("rank1.json", trace),
     ]
     assert json.loads((tmp_path / "captures" / "job_x.json").read_text())["ranks"] == 2
+
+
+def test_the_faq_states_the_errors_of_the_exam() -> None:
+    summaries = json.loads((EXAM / "scores.json").read_text(encoding="utf-8"))["summaries"]
+    medians = [summary["median error"] for summary in summaries.values()]
+    stated = f"between {100 * min(medians):.0f} and {100 * max(medians):.0f} %"
+    assert stated in (EXAM.parents[1] / "docs" / "faq.md").read_text(encoding="utf-8")

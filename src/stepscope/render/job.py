@@ -108,11 +108,10 @@ def _head(found: JobDiagnosis, width: int | None) -> list[str]:
 
 def _finding(number: int, finding: JobFinding, width: int | None) -> list[str]:
     lines = wrapped(f"{number}. {clean(finding.message, 600)}", width, hang=3)
-    facts = (
-        f"repaired: {figure(finding.predicted_step_ns, 'ns')} a step "
-        f"({figure(finding.prediction_low_ns, 'ns')} to "
-        f"{figure(finding.prediction_high_ns, 'ns')})"
-    )
+    low, high = figure(finding.prediction_low_ns, "ns"), figure(finding.prediction_high_ns, "ns")
+    facts = f"repaired: {figure(finding.predicted_step_ns, 'ns')} a step"
+    if low != high:  # a range narrower than the digits shown says nothing
+        facts += f" ({low} to {high})"
     if finding.score is not None and finding.threshold is not None:
         facts += (
             f"; {finding.score:.1f} robust standard deviations from its peers, where "

@@ -144,7 +144,10 @@ CAUSE = Cause(
     id="insufficient_data",
     title="Not enough data",
     definition="The capture lacks what an answer needs; the finding says what to capture instead.",
-    differential="none",
+    differential=(
+        "Every other cause reads data that the capture holds; this one names data that it lacks. "
+        "A healthy step is not one: there the data suffices, and nothing in it costs time."
+    ),
     prediction="none",
     reference="docs/how-it-works.md",
     min_share=0.0,
