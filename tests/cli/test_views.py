@@ -11,7 +11,7 @@ import pytest
 from tests.cli.command import Stepscope
 
 from stepscope.render import views
-from stepscope.render.fitted import Column, fitted, more_rows, name_column, wrapped
+from stepscope.render.fitted import Column, fitted, folded, more_rows, name_column, wrapped
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::add>"
 
@@ -104,6 +104,20 @@ def test_prose_is_wrapped_at_words() -> None:
         "  five six",
     ]
     assert wrapped("x" * 40, 10) == ["x" * 40]  # a path can be copied
+
+
+def test_notes_are_folded_but_tables_and_commands_are_not() -> None:
+    row = "  " + "kernel  " * 10
+    command = "stepscope diagnose " + "x" * 60
+    text = f"{row}\n  · one two three four five six seven\n{command}\n"
+    assert folded(text, 25).split("\n") == [
+        row,
+        "  · one two three four",
+        "    five six seven",
+        command,
+        "",
+    ]
+    assert folded(text, 200) == text
 
 
 def test_programs_get_nanoseconds_and_all_rows(reader: Stepscope, sqlite_capture: Path) -> None:

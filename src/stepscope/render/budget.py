@@ -165,6 +165,11 @@ _NOUNS = {
 }
 
 
+def per_step(diagnosis: Diagnosis) -> str:
+    """What a time is of: ``per step``; where there is but one, ``of the step``."""
+    return f"of the {step_noun(diagnosis)}" if diagnosis.trace.steps == 1 else "per step"
+
+
 def step_noun(diagnosis: Diagnosis) -> str:
     """What one step of this capture is called: a step, a forward pass, a decode step."""
     return _NOUNS.get(diagnosis.trace.step.kind, "step")

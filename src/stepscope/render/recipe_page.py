@@ -46,8 +46,8 @@ def plotly_js() -> str:
         library = import_module("plotly.offline")
     except ImportError as error:
         raise UsageError(
-            "the page of a recipe needs Plotly; pip install plotly, or leave the "
-            "page out with --no-page"
+            "the page of a recipe needs Plotly, which the extra recipes installs; pip install "
+            "plotly, or leave the page out with --no-page"
         ) from error
     text: str = library.get_plotlyjs()
     return text.replace("</script", "<\\/script")

@@ -190,8 +190,9 @@ def _finding(
             (
                 3,
                 Text(
-                    f"{milliseconds(finding.time_ns_per_step)} per step, "
-                    f"{percent(finding.share_of_step)}; once fixed, the step takes about "
+                    f"{milliseconds(finding.time_ns_per_step)} {budget.per_step(diagnosis)}, "
+                    f"{percent(finding.share_of_step)}; once fixed, the "
+                    f"{budget.step_noun(diagnosis)} takes about "
                     f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
                     f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)
