@@ -228,8 +228,8 @@ def _put(made: Path, target: Path, item: Item) -> None:
 
 def _file_name(place: str, taken: set[str]) -> str:
     """A name for the digest of a capture that no other one has."""
-    plain = without_secret(place) if is_remote(place) else place
-    stem = Path(plain).name or Path(plain).resolve().name
+    plain = Path(shown_place(place))
+    stem = plain.name or plain.resolve().name
     name, number = f"{stem}{SUFFIX}", 1
     while name in taken:
         number += 1

@@ -214,10 +214,10 @@ class _Found:
     skipped: list[Skipped] = field(default_factory=list)
 
     def leave_out(self, file: str | Path, why: str) -> None:
+        from stepscope.api.items import shown_place
         from stepscope.jobs.job_result import Skipped
 
-        named = without_secret(str(file)) if is_remote(str(file)) else str(file)
-        self.skipped.append(Skipped(named, why))
+        self.skipped.append(Skipped(shown_place(str(file)), why))
 
     def add(self, read: Sequence[Digest | Recorded | LoggedOperations]) -> None:
         for one in read:
