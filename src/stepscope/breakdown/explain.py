@@ -23,9 +23,11 @@ from stepscope.gaps.profiler_overhead import (
     NO_COST,
     CallOverhead,
     MeasuredCost,
+    RecordedEvents,
     RecordingOverhead,
     call_overhead,
     measured_cost,
+    recorded_events,
     recording_overhead,
 )
 from stepscope.gaps.stalls import Stalls, find_stalls
@@ -180,6 +182,11 @@ class Explanation:
         return host_waiting(
             self.gpu, self._read, self.timeline.blocking, self.begin_ns, self.end_ns
         )
+
+    @cached_property
+    def recorded(self) -> RecordedEvents:
+        """What torch.profiler recorded of the launching threads in the steady window."""
+        return recorded_events(self.gpu, self._read, self.begin_ns, self.end_ns)
 
     @cached_property
     def outliers(self) -> Outliers:

@@ -17,7 +17,6 @@ from stepscope.gaps.profiler_overhead import (
     LARGEST_PART,
     PROFILED,
     TABLE,
-    recorded_events,
 )
 
 _NOTABLE: Final = 0.2
@@ -82,7 +81,7 @@ def unclaimed_ns(case: Case) -> float:
 def _recorded_ns(case: Case) -> float:
     """What recording the captured events takes torch.profiler, ns per step."""
     e = case.explanation
-    return recorded_events(e.gpu, case.device.read, e.begin_ns, e.end_ns).cost_ns() / e.n_steady
+    return e.recorded.cost_ns() / e.n_steady
 
 
 def measured_figures(case: Case) -> list[Figure]:
