@@ -258,7 +258,7 @@ def columns_of(
     source: Source, statement: str, arguments: Arguments, columns: Sequence[Column]
 ) -> Answer:
     """What a statement gives, rounded as the columns say."""
-    found = source.table(written(statement, arguments))
+    found = source.table(written(statement, arguments), coded=True)
     return [_rounded(data, column) for data, column in zip(found.columns, columns, strict=True)]
 
 

@@ -80,10 +80,15 @@ class Source:
     def _whole(self) -> Source:
         return self if self.scope.everything else Source(self.trace)
 
-    def table(self, statement: str) -> pa.Table:
-        """What a statement over the canonical tables and the views of reports gives."""
+    def table(self, statement: str, *, coded: bool = False) -> pa.Table:
+        """What a statement over the canonical tables and the views of reports gives.
+
+        Args:
+            statement: the statement.
+            coded: texts of many rows as dictionaries.
+        """
         self._declare(statement)
-        return self._files.table(statement)
+        return self._files.table(statement, coded=coded)
 
     def columns(self, statement: str) -> dict[str, AnyArray]:
         """The same as numpy columns: integer nulls are -1, null texts None."""
