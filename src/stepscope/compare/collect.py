@@ -385,10 +385,8 @@ def _typical_step(
     number = _typical(w)
     begin, end = int(w.begin[number]), int(w.end[number])
     gpu = w.e.gpu
-    masks = (gpu.is_compute, gpu.is_communication, gpu.ops.equals("kind", "memcpy"),
-             gpu.ops.equals("kind", "memset"))  # fmt: skip
     drawn = []
-    for kind, mask in enumerate(masks):
+    for kind, mask in enumerate(gpu.by_class.values()):
         start, stop = gpu.union_of(mask)
         inside = (stop > begin) & (start < end)
         start, stop = np.maximum(start[inside], begin), np.minimum(stop[inside], end)
