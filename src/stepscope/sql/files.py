@@ -34,7 +34,6 @@ _TYPES: Final = {
     "text": "VARCHAR",
 }
 _MOST_THREADS: Final = 8
-_BATCH_ROWS: Final = 1 << 17
 
 
 def compiled() -> Any:
@@ -138,7 +137,7 @@ class Files:
             try:
                 found = self._connection.sql(statement)
                 if coded:
-                    return _coded(found.to_arrow_reader(_BATCH_ROWS))
+                    return _coded(pa.RecordBatchReader.from_stream(found))
                 return found.to_arrow_table()
             except (self._duckdb.Error, OSError) as error:  # Arrow's own, where rows came before
                 raise self._failure(error) from error
