@@ -121,7 +121,7 @@ _SCALAR_READS = Figure(
     "scalar_reads",
     "count",
     "SELECT count(*) FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'DtoH' "
-    "AND bytes <= 65536 AND {gpu} AND {window}",
+    "AND coalesce(bytes, 0) <= 65536 AND {gpu} AND {window}",
 )
 
 
@@ -146,7 +146,7 @@ def _call_figures(name: str) -> list[Figure]:
     if "emcpy" in name:
         of_call += (
             " AND correlation_id IN (SELECT correlation_id FROM gpu_op WHERE kind = 'memcpy' "
-            "AND copy_kind IN ('DtoH', 'HtoD') AND bytes <= 65536 AND {process})"
+            "AND copy_kind IN ('DtoH', 'HtoD') AND coalesce(bytes, 0) <= 65536 AND {process})"
         )
     return [
         Figure("calls_per_step", "per_step", f"SELECT count(*) / {STEADY_STEPS} {of_call}"),
