@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.importers.test_kineto_formats import chrome, opened, span
 
 from stepscope.importers.kineto.processes import Owners
-from tests.importers.test_kineto_formats import chrome, opened, span
 
 FIRST, SECOND, FAR = 700, 100_000_701, 100_000_003
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
 from tests.steps.test_step_kinds import explained
 from tests.support.build import Build
 
