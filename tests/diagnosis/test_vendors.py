@@ -105,3 +105,9 @@ def test_advice_that_names_a_tool_of_nvidia_is_reworded(tmp_path: Path) -> None:
     assert "nsys" not in amd[0]
     assert "--backend torch" in amd[0]
     assert vendors.advice([answer], case(waiting(tmp_path / "b", "NVIDIA H200"))) == [answer]
+
+
+def test_calls_of_cuda_are_named_as_hip_has_them(tmp_path: Path) -> None:
+    text = "order streams by cudaEventRecord; CUDA_MODULE_LOADING=EAGER, torch.cuda.synchronize()"
+    (found,) = vendors.advice([text], case(waiting(tmp_path, "AMD Instinct MI300X")))
+    assert found == text.replace("cudaEventRecord", "hipEventRecord")

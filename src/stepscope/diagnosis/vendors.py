@@ -109,15 +109,20 @@ _ADVICE: Final = (
         "capture with stepscope run --backend torch and without --stacks",
     ),
 )
+_CALL_OF_CUDA: Final = re.compile(
+    r"\bcuda(?=(Device|Event|Stream|Host|Memcpy|Graph|Malloc|Free)\w*)"
+)
+"""Calls that HIP has under the same names."""
 
 
 def advice(texts: list[str], case: Case) -> list[str]:
     """What a cause advises, without tools that do not know the device."""
-    if vendor_of(case) in (Vendor.NVIDIA, Vendor.UNKNOWN):
+    vendor = vendor_of(case)
+    if vendor in (Vendor.NVIDIA, Vendor.UNKNOWN):
         return texts
-    found = []
+    amd, found = vendor is Vendor.AMD, []
     for text in texts:
         for pattern, instead in _ADVICE:
             text = pattern.sub(instead, text)  # noqa: PLW2901
-        found.append(text)
+        found.append(_CALL_OF_CUDA.sub("hip", text) if amd else text)
     return found

@@ -207,9 +207,9 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
     that each is another layer of the model. Else most repetitions must take a batch in, or begin
     with a DataLoader or a graph of their own. Small copies and waits are weaker: layers have them
     as well (tokens of an expert), but layers are followed by what ends the model, and iterations
-    by nothing that none of them holds; and a few repetitions with little of the device's work may be
-    of a part of a model. Without any of these, all must launch equally much, and nothing else may
-    lead to the first one.
+    by nothing that none of them holds; and a few repetitions with little of the device's work may
+    be of a part of a model. Without any of these, all must launch equally much, and nothing else
+    may lead to the first one.
 
     Args:
         found: the launches.
