@@ -139,6 +139,31 @@ def test_a_few_repetitions_with_little_of_the_work_are_no_loop(
     assert _source(build, tmp_path) == source
 
 
+def test_results_that_are_read_behind_a_loop_do_not_make_it_a_model(tmp_path: Path) -> None:
+    """Two kernels a time, each waited for; then copies of four sizes."""
+    build, at = Build(), 0.0
+    for _ in range(11):
+        for name in ("seed", "fit"):
+            build.kernel(at + 10, at + 4_000, call=(at, at + 5), name=name)
+            at += 4_010
+        build.api(at - 4_000, at, "cudaEventSynchronize")
+        at += 20
+    for k in range(4):
+        build.copy(at + 10, at + 12, call=(at, at + 14), kind="DtoH", size=1 << (20 + k))
+        at += 30
+    assert _source(build, tmp_path) == "kernel_sequence"
+
+
+def test_copies_that_repeat_without_a_kernel_are_no_steps(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    build.kernel(10, 9_000, call=(0, 5), name="add")
+    for k in range(40):
+        at = 10_000 + 100.0 * k
+        build.copy(at, at + 30, call=(at - 9, at - 2), kind="DtoH", size=1 << 16)
+        build.copy(at + 40, at + 60, call=(at + 31, at + 38), kind="HtoD", size=1 << 12)
+    assert _source(build, tmp_path) == "whole_capture"
+
+
 def _source(build: Build, folder: Path) -> str:
     trace = build.trace(folder)
     (gpu,) = gpus(trace.frame)

@@ -70,6 +70,12 @@ def is_torch(case: Case) -> bool:
     )
 
 
+def is_own_program(case: Case) -> bool:
+    """Whether nothing shows that a framework makes the calls, nor training or serving."""
+    unknown = case.explanation.workload.kind == "unknown"
+    return unknown and not is_torch(case) and not is_jax(case.explanation.gpu)
+
+
 def in_cuda(*advice: str) -> Callable[[Detect], Detect]:
     """Give other advice where nothing shows a framework, training or serving: a program of its own.
 
@@ -81,9 +87,7 @@ def in_cuda(*advice: str) -> Callable[[Detect], Detect]:
         @wraps(detect)
         def detected(case: Case) -> Detection | None:
             found = detect(case)
-            if found is None or case.explanation.workload.kind != "unknown":
-                return found
-            if is_torch(case) or is_jax(case.explanation.gpu):
+            if found is None or not is_own_program(case):
                 return found
             message = found.message.replace("training thread", "launching thread")
             return replace(found, message=message, recommendations=list(advice))

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from stepscope.diagnosis.cause import Case
-from stepscope.diagnosis.frameworks import is_jax
+from stepscope.diagnosis.frameworks import is_jax, is_own_program
 
 
 class Vendor(Enum):
@@ -75,9 +75,13 @@ def next_capture(command: str | None, case: Case) -> str | None:
         case: the device.
     """
     command = _for_device(command, case)
-    if command is None or not case.explanation.workload.infers:
+    if command is None:
         return command
-    return command.replace("python train.py", "python infer.py")
+    if is_own_program(case):
+        return command.replace("python train.py", "./program")
+    if case.explanation.workload.infers:
+        return command.replace("python train.py", "python infer.py")
+    return command
 
 
 def _for_device(command: str | None, case: Case) -> str | None:

@@ -222,12 +222,14 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
     begin_ns = found.gpu.enqueue_begin_ns[found.op[anchors]]
     host = found.gpu.host
     small = np.flatnonzero(found.upload | found.readback)
+    kernels = np.flatnonzero(found.gpu.is_kernel[found.op])
 
     def sees(calls: re.Pattern[str]) -> bool:
         return _in_most(begin_ns, _call_times(host, calls))
 
     rules: tuple[tuple[Callable[[], bool], bool], ...] = (  # the first that holds decides
         (lambda: runs > 0, runs >= n - 1),
+        (lambda: not _in_most(anchors, kernels), False),  # pages of managed memory move, too
         (lambda: 0 < 2 * passes < n, False),
         (lambda: _numbered_layers(host, begin_ns), False),
         # parts of a graph, which is recorded here, not run
@@ -325,11 +327,16 @@ def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
 
 
 def _tail(found: Launches, anchors: IntArray) -> bool:
-    """Whether launches follow the last repetition that occur in none."""
+    """Whether launches follow the last repetition that occur in none.
+
+    Copies alone are the results of a loop; a model ends with kernels.
+    """
     length = int(np.median(np.diff(anchors)))
+    first = int(anchors[-1]) + length
     inside = found.token[int(anchors[0]) : int(anchors[-1])]
-    tail = found.token[int(anchors[-1]) + length :]
-    return int((~among(tail, inside)).sum()) >= _STRANGE
+    strange = np.flatnonzero(~among(found.token[first:], inside)) + first
+    computes = bool(found.gpu.is_kernel[found.op[strange]].any())
+    return computes and len(strange) >= _STRANGE
 
 
 def _head(found: Launches, anchors: IntArray) -> bool:
