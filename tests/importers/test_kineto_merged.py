@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from tests.importers.test_kineto_formats import chrome, opened, span
 
-from stepscope.importers.kineto.processes import Owners
+from stepscope.importers.kineto.processes import Launchers
 
 FIRST, SECOND, FAR = 700, 100_000_701, 100_000_003
 
@@ -52,24 +52,24 @@ def test_host_events_of_a_process_without_gpu_work_are_told(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("correlation", "owner"),
+    ("correlation", "launcher"),
     [(1, 10), (2, 20), (9, 20), (5, 20)],
     ids=["of the first", "of the second", "of no call", "of calls of both"],
 )
-def test_owner_of_one_operation(correlation: int, owner: int) -> None:
+def test_owner_of_one_operation(correlation: int, launcher: int) -> None:
     calls = np.array([10, 20, 20, 10, 20]), np.array([1, 2, 3, 5, 5])
     work = np.array([0, 1, 1]), np.array([1, 2, 3])
-    owners = Owners(10, calls, work)
-    device = 0 if owner == 10 else 1
-    assert owners.of(np.array([device]), np.array([correlation])).tolist() == [owner]
-    assert owners.processes == [10, 20]
+    launchers = Launchers(10, calls, work)
+    device = 0 if launcher == 10 else 1
+    assert launchers.of(np.array([device]), np.array([correlation])).tolist() == [launcher]
+    assert launchers.processes == [10, 20]
 
 
 def test_all_work_is_the_captured_process_s_where_only_one_calls() -> None:
     calls = np.array([10, 10]), np.array([1, 2])
-    owners = Owners(10, calls, (np.array([0, 1]), np.array([1, 2])))
-    assert owners.of(np.array([0, 1, 4])).tolist() == [10, 10, 10]
-    assert Owners(10, None, None).of(np.array([3])).tolist() == [10]
+    launchers = Launchers(10, calls, (np.array([0, 1]), np.array([1, 2])))
+    assert launchers.of(np.array([0, 1, 4])).tolist() == [10, 10, 10]
+    assert Launchers(10, None, None).of(np.array([3])).tolist() == [10]
 
 
 def test_a_copy_without_a_size_takes_that_of_its_call(tmp_path: Path) -> None:

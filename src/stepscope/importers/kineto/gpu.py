@@ -150,7 +150,7 @@ class GpuOperations(Spans):
         )
         columns = {
             "kind": (kind, lambda part: dictionary(part, _KINDS)),
-            "process_id": context.owners.of(device, self.columns.peek("correlation")),
+            "process_id": context.launchers.of(device, self.columns.peek("correlation")),
             "device": np.maximum(device, 0),
             "context": (self.columns.pop("context"), _positive),
             "stream": np.maximum(self.columns.pop("stream"), 0),
@@ -239,7 +239,7 @@ class Synchronisations(Spans):
         kinds = [_SYNC_KINDS.get(name, "unknown") for name in self.names.texts]
         device = self.columns.pop("device")
         return {
-            "process_id": context.owners.of(device, self.columns.peek("correlation")),
+            "process_id": context.launchers.of(device, self.columns.peek("correlation")),
             "device": (np.where(device < 0, MISSING, device), nullable32),
             "context": (self.columns.pop("context"), nullable32),
             "stream": (self.columns.pop("stream"), nullable),

@@ -67,7 +67,7 @@ class Ranges(Spans):
         gpu = self.columns.pop("gpu")
         pid, tid = self.columns.pop("pid"), self.columns.pop("tid")
         on_host = np.where(pid == MISSING, context.process_id, pid)
-        on_host = np.where(gpu == 1, context.owners.of(pid), on_host)
+        on_host = np.where(gpu == 1, context.launchers.of(pid), on_host)
         return {
             "kind": (gpu, lambda part: dictionary(part, ["annotation", "gpu_annotation"])),
             "process_id": on_host,

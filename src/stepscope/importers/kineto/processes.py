@@ -15,7 +15,7 @@ from stepscope.intervals.distinct import distinct_rows, distinct_values, with_co
 Ints = npt.NDArray[np.int64]
 
 
-class Owners:
+class Launchers:
     """The process of each GPU operation.
 
     That is the process whose call launched it. Where no call is recorded, or where several
@@ -52,9 +52,9 @@ class Owners:
         values, counts = with_counts(correlation)
         alone = counts[np.searchsorted(values, correlation)] == 1
         self._correlation, self._launcher = correlation[alone], pid[alone]
-        device, owner = gpu[0], self._by_call(gpu[1])
-        known = owner != MISSING
-        self._count(device[known].astype(np.int64), owner[known])
+        device, launcher = gpu[0], self._by_call(gpu[1])
+        known = launcher != MISSING
+        self._count(device[known].astype(np.int64), launcher[known])
         self.processes = distinct_values(self.of(*gpu)).tolist()
 
     def of(self, device: Ints, correlation: Ints | None = None) -> Ints:
@@ -66,12 +66,14 @@ class Owners:
         """
         if not len(self._correlation):
             return np.full(len(device), self._host)
-        owner = np.full(len(device), MISSING) if correlation is None else self._by_call(correlation)
+        launcher = (
+            np.full(len(device), MISSING) if correlation is None else self._by_call(correlation)
+        )
         if len(self._devices):
             at = np.minimum(np.searchsorted(self._devices, device), len(self._devices) - 1)
             of_device = np.where(self._devices[at] == device, self._most[at], MISSING)
-            owner = np.where(owner == MISSING, of_device, owner)
-        return np.where(owner == MISSING, self._host, owner)
+            launcher = np.where(launcher == MISSING, of_device, launcher)
+        return np.where(launcher == MISSING, self._host, launcher)
 
     def _by_call(self, correlation: Ints) -> Ints:
         """The process whose call has a number that no call of another one has, else MISSING."""
@@ -81,14 +83,14 @@ class Owners:
             return np.full(len(correlation), MISSING)
         return np.where(self._correlation[at] == correlation, self._launcher[at], MISSING)
 
-    def _count(self, device: Ints, owner: Ints) -> None:
+    def _count(self, device: Ints, launcher: Ints) -> None:
         """Note which process launched most of what each device ran."""
         if not len(device):
             return
-        first, which = distinct_rows((device, owner))
+        first, which = distinct_rows((device, launcher))
         often = np.bincount(which)
         # the last of each device is the process that launched most
         order = np.lexsort((often, device[first]))
         devices = device[first][order]
         last = np.append(devices[1:] != devices[:-1], True)
-        self._devices, self._most = devices[last], owner[first][order][last]
+        self._devices, self._most = devices[last], launcher[first][order][last]

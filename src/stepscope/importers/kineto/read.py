@@ -36,7 +36,7 @@ from stepscope.importers.kineto.host import (
     Ranges,
 )
 from stepscope.importers.kineto.pieces import EventReader
-from stepscope.importers.kineto.processes import Owners
+from stepscope.importers.kineto.processes import Launchers
 from stepscope.importers.kineto.spans import (
     Context,
     Events,
@@ -223,17 +223,17 @@ def _write(
     pids, threads = _threads(tables)
     process = tables.marks.host(pids)
     streams = tables.gpu.streams()
-    owners = Owners(process, _of(tables.calls, "pid"), _of(tables.gpu, "device"))
-    context = Context(writer, origin, process, owners, tables.calls.sizes(), tables.flows)
+    launchers = Launchers(process, _of(tables.calls, "pid"), _of(tables.gpu, "device"))
+    context = Context(writer, origin, process, launchers, tables.calls.sizes(), tables.flows)
     for spans in tables.spans():
         spans.write(context)
-    write_collectives(writer, owners, tables.gpu.communications, tables.operators.communications)
-    tables.marks.write(writer, process, threads, meta.rank, owners.processes)
+    write_collectives(writer, launchers, tables.gpu.communications, tables.operators.communications)
+    tables.marks.write(writer, process, threads, meta.rank, launchers.processes)
     if streams:
         writer.append(
             "stream",
             {
-                "process_id": owners.of(np.array([device for device, _, _ in streams])),
+                "process_id": launchers.of(np.array([device for device, _, _ in streams])),
                 "device": [max(device, 0) for device, _, _ in streams],
                 "context": [None if c < 0 else c for _, c, _ in streams],
                 "stream": [max(stream, 0) for _, _, stream in streams],

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from stepscope.importers.common.texts import Codes, StringTable, dictionary
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, Args, Event
-from stepscope.importers.kineto.processes import Owners
+from stepscope.importers.kineto.processes import Launchers
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import TraceWriter
@@ -284,7 +284,7 @@ class Context:
         writer: where rows go; ``writer.problems`` counts what is wrong with them.
         origin_ns: subtracted from every time.
         process_id: the process that was captured.
-        owners: tells the process of GPU work.
+        launchers: tells the process of GPU work.
         asked: correlations of calls that state a size, ascending, and the sizes in bytes.
         forward: finds the start of an operator's forward call.
     """
@@ -292,7 +292,7 @@ class Context:
     writer: TraceWriter
     origin_ns: int
     process_id: int
-    owners: Owners
+    launchers: Launchers
     asked: tuple[Ints, Ints]
     forward: Flows
 
@@ -427,7 +427,7 @@ def metadata(args: Args, counted: Counter[str]) -> Metadata:
 
 
 def write_collectives(
-    writer: TraceWriter, owners: Owners, kernels: list[Metadata], operators: list[Metadata]
+    writer: TraceWriter, launchers: Launchers, kernels: list[Metadata], operators: list[Metadata]
 ) -> None:
     """Write what the framework said about communication.
 
@@ -444,5 +444,5 @@ def write_collectives(
         columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
         columns["name"] = [name or "unknown" for name in columns["name"]]
         device, correlation = (integers(columns[name]) for name in ("device", "correlation_id"))
-        columns["process_id"] = owners.of(device, correlation).tolist()
+        columns["process_id"] = launchers.of(device, correlation).tolist()
         writer.append("collective", columns)
