@@ -92,7 +92,7 @@ def _for_device(command: str | None, case: Case) -> str | None:
         return command
     if _INSIDE_KERNELS.search(command):
         return _inside_kernels(command, vendor)
-    if vendor is Vendor.AMD and is_jax(case.explanation.gpu):
+    if vendor is Vendor.AMD and (is_jax(case.explanation.gpu) or is_own_program(case)):
         return _OF_ALL_AMD
     # what threads do is told by Python functions there; without such a wish they only cost time
     return TORCH_STACKS if re.search(r"--waits|--sample|osrt|--cpuctxsw", command) else TORCH
