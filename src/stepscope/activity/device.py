@@ -164,6 +164,11 @@ class GpuTimeline:
         """Kernels and whole graphs."""
         return self.ops.equals("kind", "kernel", "graph")
 
+    @property
+    def computes(self) -> bool:
+        """Whether any of the work is a kernel or a whole graph."""
+        return bool(self.is_kernel.any())
+
     @cached_property
     def is_communication(self) -> BoolArray:
         """Kernels that move data between GPUs: by name, or because the framework says so."""
