@@ -1,0 +1,113 @@
+"""What every importer makes of its captures: each table's rows and a summary of every column that holds something.
+
+A captured file in one of the folders of ``FILES`` is a row by itself; an importer whose captures
+are made in Python has a row in ``MADE``.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tests.support import xspace
+from tests.support.allocator import MIB, Allocator
+from tests.support.captures import DATA, unpack
+from tests.support.perfetto import timeline
+from tests.support.raw import write_raw
+from tests.support.rocprof import Run, as_database, as_json
+from tests.support.snapshots import Snapshot, left_over
+
+from stepscope.cache.store import Cache
+from stepscope.importers.registry import detect, importers, load
+from stepscope.trace.trace import Trace
+
+HERE = Path(__file__).parent
+TUTORIALS = HERE.parents[1] / "src/stepscope/data/tutorials"
+FILES = {
+    path.relative_to(folder.parent).as_posix(): path
+    for folder in (
+        *(DATA / "jax", DATA / "kineto", DATA / "nsys", DATA.parent / "levers"),
+        *(DATA.parent / "ranks", HERE / "kineto_data", HERE / "nsys_data", TUTORIALS),
+    )
+    for path in sorted(folder.iterdir())
+    if path.name.endswith((".sqlite.xz", ".json.xz", ".json.gz", ".json.zst"))
+}
+
+
+def allocations() -> bytes:
+    draw, made = random.Random(1), Allocator()
+    live = [made.alloc(draw.randint(300, 31 * MIB)) for _ in range(60)]
+    for address in live[::3]:
+        made.free(address)
+    return pickle.dumps(made.snapshot())
+
+
+MADE: dict[str, Callable[[Path], object]] = {
+    "allocations.pickle": lambda path: path.write_bytes(allocations()),
+    "loop.pftrace": lambda path: path.write_bytes(timeline()),
+    "rocprof.db": lambda path: as_database(Run(), path, tracks=True),
+    "rocprof.json": lambda path: path.write_bytes(as_json(Run())),
+    "killed.stepscope-raw": write_raw,
+    "training.xplane.pb": lambda path: path.write_bytes(xspace.training(steps=3)),
+}
+
+
+def names() -> dict[str, str]:
+    """Row -> the name of its snapshot."""
+    return {row: f"{row.partition('.')[0].replace('/', '-')}.{row.partition('.')[2]}.txt"
+            for row in (*FILES, *MADE)}  # fmt: skip
+
+
+def column(values: pa.ChunkedArray) -> str:
+    """How many values there are, their range where they are numbers, and a checksum of them all."""
+    here = values.drop_null()
+    parts = [] if len(here) == len(values) else [f"{len(values) - len(here)} null"]
+    if pa.types.is_integer(here.type) or pa.types.is_floating(here.type):
+        numbers: Any = here.to_numpy()
+        parts.append(f"{numbers.min()} to {numbers.max()}")
+        content = numbers.astype(f"{'f' if numbers.dtype.kind == 'f' else 'i'}8").tobytes()
+    else:
+        texts = here.cast(pa.string()).to_pylist()
+        parts.append(f"{len(set(texts))} different")
+        content = "\0".join(texts).encode()
+    places = np.packbits(values.is_null().to_numpy()).tobytes()
+    return f"{', '.join(parts)} [{zlib.crc32(places, zlib.crc32(content)):08x}]"
+
+
+def summary(trace: Trace) -> str:
+    meta = trace.meta
+    lines = [f"source {meta.source}"]
+    lines += [f"problem {problem.id}: {problem.count}" for problem in meta.problems]
+    lines += [f"missing {missing.table}" for missing in meta.missing]
+    for table, rows in sorted(meta.rows.items()):
+        lines.append(f"\n{table}: {rows} rows")
+        stored = trace.arrow(table)
+        filled = [name for name in stored.column_names if stored[name].null_count < rows]
+        lines += [f"  {name}: {column(stored[name])}" for name in filled]
+    return "\n".join(lines)
+
+
+def test_every_importer_has_a_capture(tmp_path: Path) -> None:
+    found = set()
+    for name, make in MADE.items():
+        make(tmp_path / name)
+        found.add(detect(tmp_path / name))
+    found |= {detect(unpack(path)) for path in FILES.values()}
+    assert {importer.name for importer in importers()} == {known.name for known in found if known}
+    assert not left_over(__file__, names().values())
+
+
+@pytest.mark.parametrize("row", names())
+def test_tables_of_a_capture(row: str, snapshot: Snapshot, tmp_path: Path) -> None:
+    path = tmp_path / row if row in MADE else unpack(FILES[row])
+    if row in MADE:
+        MADE[row](path)
+    snapshot(summary(load(path, Cache())), names()[row])
