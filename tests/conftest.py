@@ -71,6 +71,8 @@ def _isolated(run_folder: Path) -> Iterator[None]:
             if name.startswith("STEPSCOPE_"):
                 patch.delenv(name)
         patch.setenv("STEPSCOPE_CACHE_DIR", str(run_folder / "cache"))
+        # what a test run leaves need not outlive a power cut; a disk takes milliseconds for each
+        patch.setattr(os, "fsync", lambda _: None)
         # tests start Python many times: it need not compile the package each time
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield

@@ -244,6 +244,7 @@ def _run(program: str) -> NoReturn:
 if __name__ == "__main__":
     sys.path = [path for path in sys.path if path != os.path.dirname(__file__)]  # noqa: PTH120
     _import_all()
+    os.fsync = lambda _: None  # what tests write need not outlive a power cut
     gc.freeze()  # a child need not search what is never garbage
     if asked_for := _serve():
         _run(asked_for)

@@ -1,4 +1,4 @@
-"""What every importer makes of its captures: each table's rows and a summary of every column that holds something.
+"""What every importer makes of its captures: each table's rows and its columns in short.
 
 A captured file in one of the folders of ``FILES`` is a row by itself; an importer whose captures
 are made in Python has a row in ``MADE``.
@@ -6,7 +6,6 @@ are made in Python has a row in ``MADE``.
 
 from __future__ import annotations
 
-import json
 import pickle
 import random
 import zlib
