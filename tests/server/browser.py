@@ -152,9 +152,9 @@ class Shown:
         box: dict[str, float] = self.page.locator("canvas.rows").bounding_box()
         return box
 
-    def lane(self, title: str) -> float:
+    def track(self, title: str) -> float:
         """Middle of the first row of a track, in pixels from the top of the page."""
-        box = self.page.locator(".lane", has_text=title).first.bounding_box()
+        box = self.page.locator(".track", has_text=title).first.bounding_box()
         return float(box["y"]) + 8
 
     def x(self, time_ns: float) -> float:
