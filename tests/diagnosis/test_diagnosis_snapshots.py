@@ -178,7 +178,7 @@ def summary(diagnosis: Diagnosis) -> str:
 
 def test_every_cause_and_lever_is_found_somewhere() -> None:
     folder = Path(__file__).parent / FOLDER
-    text = "\n".join(path.read_text() for path in folder.iterdir())
+    text = "\n".join(path.read_text() for path in folder.glob("*"))
     known = causes().keys() | levers().keys()
     assert {name for name in known if not re.search(rf"^(verdict )?{name}\b", text, re.M)} == set()
     assert not left_over(__file__, (f"{name}.txt" for name in names()))

@@ -304,7 +304,7 @@ def idle_page() -> str:
                 for c in gaps.CAUSES
             ],
         ),
-        "## Evidence for long silences",
+        "## Evidence for long untraced CPU time",
         f"{prose(summary(untraced_cpu_).partition(chr(10) * 2)[2])} It stands in column `evidence` "
         "of [`idle_gap`](tables.md#idle_gap).",
         table(("number", "evidence"), [(str(i), t) for i, t in enumerate(untraced_cpu_.EVIDENCE)]),

@@ -45,7 +45,7 @@ class Peaks:
         return self.tf32 > 0
 
     def of(self, math: str) -> float:
-        """Peak of products in a key of ``categories.MATHS``, FLOP/s; 0 where unknown."""
+        """Peak of GEMMs in a key of ``categories.MATHS``, FLOP/s; 0 where unknown."""
         return {
             "fp64": self.fp64_gemm or self.fp64,
             "fp32": self.fp32,
@@ -200,12 +200,12 @@ CEILINGS: Final = {
     "dram_copy_bytes_per_s": ("DRAM, copying", ""),
     "l2_bytes_per_s": ("L2, reading", ""),
     "fp64_flop_per_s": ("FP64", "fp64"),
-    "fp64_gemm_flop_per_s": ("FP64 products", "fp64_gemm"),
+    "fp64_gemm_flop_per_s": ("FP64 GEMMs", "fp64_gemm"),
     "fp32_flop_per_s": ("FP32", "fp32"),
-    "tf32_flop_per_s": ("TF32 products", "tf32"),
-    "fp16_flop_per_s": ("FP16 products", "half"),
-    "bf16_flop_per_s": ("BF16 products", "half"),
-    "fp8_flop_per_s": ("FP8 products", "eight"),
+    "tf32_flop_per_s": ("TF32 GEMMs", "tf32"),
+    "fp16_flop_per_s": ("FP16 GEMMs", "half"),
+    "bf16_flop_per_s": ("BF16 GEMMs", "half"),
+    "fp8_flop_per_s": ("FP8 GEMMs", "eight"),
 }
 """Measured figure -> (title, attribute of :class:`Peaks` that the datasheet has for it)."""
 
@@ -223,7 +223,7 @@ def peaks_from(ceilings: Ceilings) -> Peaks:
 
     half = ceilings.bf16_flop_per_s or ceilings.fp16_flop_per_s
     found = {
-        "fp64_gemm": value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 products"),
+        "fp64_gemm": value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 GEMMs"),
         "tf32": value(ceilings.tf32_flop_per_s, "tf32", "TF32"),
         "half": value(half, "half", "16 bit"),
         "eight": value(ceilings.fp8_flop_per_s, "eight", "FP8"),

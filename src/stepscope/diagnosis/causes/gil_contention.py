@@ -69,7 +69,7 @@ CAUSE = Cause(
         "input_starvation is a wait between steps. A thread that the operating system does not "
         "let run pauses for other times."
     ),
-    prediction="the step without the idle time in waits for the lock and what they cost in lead",
+    prediction="the step without the idle time in waits for the lock and what run-ahead they cost",
     reference="Python documentation: sys.setswitchinterval; threading, global interpreter lock",
     min_share=0.05,
     detect=detect,

@@ -1,4 +1,4 @@
-"""The host waits for the device in the middle of the step and loses its lead."""
+"""The host waits for the device in the middle of the step and loses its run-ahead."""
 
 from __future__ import annotations
 
@@ -226,8 +226,8 @@ CAUSE = Cause(
         "returns and the GPU idles until the next launches arrive."
     ),
     differential=(
-        "launch_bound has the same late launches but no wait before them: the host never had a "
-        "lead. blocking_copy waits for a large transfer, not for a scalar. A synchronisation that "
+        "launch_bound has the same late launches but no wait before them: the host never ran "
+        "ahead. blocking_copy waits for a large transfer, not for a scalar. A synchronisation that "
         "finds the device already idle cost nothing: then host_compute or input_starvation is "
         "what made it idle."
     ),

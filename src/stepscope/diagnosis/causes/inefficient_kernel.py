@@ -11,7 +11,7 @@ _ID = "inefficient_kernel"
 
 
 def detect(case: Case) -> Detection | None:
-    """A product far below its ceiling, or a long kernel with hardly any blocks."""
+    """A GEMM far below its ceiling, or a long kernel with hardly any blocks."""
     found = case.explanation.inside_kernels.inefficient
     if found is None:
         return None

@@ -11,8 +11,8 @@ _ID = "profiler_overhead"
 def detect(case: Case) -> Detection | None:
     """Idle time that recording explains, as the tool recorded it or by the cost of its events."""
     time = case.idle_ns(_ID)
-    doubt = case.explanation.recording_ns / case.explanation.n_steady
-    unsure = min(doubt, case.idle_ns("launch_bound") + case.idle_ns("host_compute"))
+    overhead = case.explanation.recording_ns / case.explanation.n_steady
+    uncertain = min(overhead, case.idle_ns("launch_bound") + case.idle_ns("host_compute"))
     if not time:
         return None
     options = case.meta.capture_options
@@ -22,7 +22,7 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time / 2,
-        uncertain_ns=unsure,
+        uncertain_ns=uncertain,
         message=(
             f"recording{using} slows the host until the GPU waits for it; the program without the "
             "profiler is faster than this capture shows"

@@ -60,10 +60,10 @@ CAUSE = Cause(
         "kernels in the model."
     ),
     prediction=(
-        "the step without the loop's kernels, the launch-late idle time between them and the lead "
-        "that the host lost in it, plus a fused update: each tensor moved once, at the memory's "
-        "speed (seven tenths of the peak at most). The upper end is what multi-tensor kernels "
-        "(foreach) take"
+        "the step without the loop's kernels, the launch-late idle time between them and the "
+        "run-ahead that the host lost in it, plus a fused update: each tensor moved once, at the "
+        "memory's speed (seven tenths of the peak at most). The upper end is what multi-tensor "
+        "kernels (foreach) take"
     ),
     reference="PyTorch: torch.optim, the parameters fused and foreach",
     min_share=0.05,
