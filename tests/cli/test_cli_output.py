@@ -486,8 +486,8 @@ def test_hostile_names_come_out_clean(
     else:
         path = hostile_kineto(kineto_capture, tmp_path / "names.json")
     sql = (
-        "SELECT name FROM range UNION ALL SELECT name FROM gpu_op UNION ALL SELECT name FROM "
-        "operator UNION ALL SELECT name FROM device"
+        "SELECT name FROM range UNION SELECT name FROM gpu_op UNION SELECT name FROM "
+        "operator UNION SELECT name FROM device"
     )
     for command, format_ in COMMANDS_AND_FORMATS:
         more = [sql] if command == "query" else []

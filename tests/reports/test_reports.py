@@ -542,6 +542,9 @@ def test_every_report_answers_on_nsys_or_says_what_would(name: str, tmp_path: Pa
         assert "--cuda-graph-trace=node" in missing["tiny_kernels"]
 
 
+SHOWN = 100
+
+
 def everything_about(trace: Trace, *, in_parts: bool) -> dict[str, str]:
     """Every report and rule on the trace; also on a part of it and on a window without events."""
     middle = trace.meta.window_end_ns // 2
@@ -558,8 +561,9 @@ def everything_about(trace: Trace, *, in_parts: bool) -> dict[str, str]:
                     missing[name] = outcome.missing
                     continue
                 assert name not in missing  # a filter leaves out rows, not kinds of data
+                shown = outcome.table.slice(0, SHOWN)  # rows are alike, columns are not
                 for format_ in ("csv", "json", "column"):
-                    assert render(outcome.table, parse_format(format_))
+                    assert render(shown, parse_format(format_))
     return missing
 
 
