@@ -44,6 +44,11 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.disable()  # all that is made until the tests begin stays
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first: at the end one of them would keep a worker after all others."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Garbage is looked for among what tests make, not among thousands of tests, and less often."""
     gc.collect()

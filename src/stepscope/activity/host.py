@@ -80,7 +80,7 @@ class HostTimeline:
         end_ns: ends.
         label: index into ``LABELS``.
         blocking: the blocking calls.
-        quiet: the long silences, as a disjoint set (some of them labelled ``input``).
+        quiet: long untraced CPU time, as a disjoint set (some of them labelled ``input``).
         long_untraced_ns: from which length on silence is host work, ns.
     """
 
@@ -142,7 +142,7 @@ def host_timeline(
         gpu: the device whose launching threads matter.
         begin_ns: begin of the window.
         end_ns: end of the window.
-        step_ns: typical length of a step; scales what counts as a long silence.
+        step_ns: typical length of a step; scales what counts as long.
         input_time: when something says that a launching thread was getting input.
     """
     host = gpu.host
