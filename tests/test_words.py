@@ -55,8 +55,6 @@ NAMES = {
     "shelves": "cache",
     "desk": "handler",
     "credit": "max_gain",
-    "family": "category",
-    "families": "categories",
     "reckon": "compute",
     "attains": "achieves",
     "anew": "again",
