@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.kernels import attention, efficiency, fusion, kernels, merging, precision
 from stepscope.kernels.categories import CATEGORIES, MATHS
-from stepscope.kernels.ceilings import GEMMS
+from stepscope.kernels.ceilings import PRODUCTS
 from tools.docs.markdown import code, constants, prose, table
 
 
@@ -44,7 +44,7 @@ def kernels_page() -> list[str]:
                     f"{p.bandwidth / 1e9:g}",
                     p.source,
                 )
-                for p in GEMMS
+                for p in PRODUCTS
             ],
         ),
     ]  # fmt: skip
