@@ -155,5 +155,11 @@ CAUSE = Cause(
     prediction="the step without the idle time during compiling and loading",
     reference="CUDA driver API: module and library management; PyTorch: torch.compile",
     min_share=0.05,
+    remedies=(
+        "keep shapes the same, or mark the sizes that change: torch._dynamo.mark_dynamic; "
+        "TORCH_LOGS=recompiles tells why it compiles again",
+        "measure after more warm-up steps: `stepscope run --warmup 20 --steps 20 -- python "
+        "train.py`",
+    ),
     detect=detect,
 )

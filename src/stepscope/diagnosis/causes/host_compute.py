@@ -99,5 +99,10 @@ CAUSE = Cause(
     prediction="the step without the idle time in long untraced CPU time of the training thread",
     reference="docs/how-it-works.md, idle time",
     min_share=0.08,
+    remedies=(
+        "move the work out of the step: to another process, to the GPU, or to every N steps",
+        "enqueue the next step before doing it, and take out the synchronisation in between",
+        "vectorise what is a Python loop",
+    ),
     detect=detect,
 )

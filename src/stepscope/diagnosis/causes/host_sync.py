@@ -237,5 +237,13 @@ CAUSE = Cause(
     ),
     reference="PyTorch performance tuning guide: avoid unnecessary CPU-GPU synchronisation",
     min_share=0.05,
+    remedies=(
+        "keep values on the GPU: collect losses as tensors, and call .item() every N steps, "
+        "after the step",
+        "torch.nn.utils.clip_grad_norm_ instead of a .norm().item() for each parameter",
+        "no data-dependent shapes (tensor[mask], nonzero()) in the step; torch.where, or a "
+        "fixed capacity",
+        "find the calls: torch.cuda.set_sync_debug_mode('warn') prints where each one is",
+    ),
     detect=detect,
 )

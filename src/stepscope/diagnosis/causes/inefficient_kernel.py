@@ -74,5 +74,12 @@ CAUSE = Cause(
     reference="Williams et al., Roofline (CACM 2009); NVIDIA Nsight Compute documentation",
     min_share=0.10,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "give GEMMs sizes that are multiples of 8 (16-bit types) or 16, and enough rows to fill"
+        " the GPU",
+        "examine it: `stepscope run --backend ncu --examine CAPTURE -- python train.py`",
+        "try another implementation: torch.compile(mode='max-autotune'), "
+        "torch.backends.cudnn.benchmark = True",
+    ),
     detect=detect,
 )

@@ -129,5 +129,11 @@ CAUSE = Cause(
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,
+    remedies=(
+        "capture the step in a CUDA graph: torch.compile(model, mode='reduce-overhead'), "
+        "torch.cuda.make_graphed_callables, or torch.cuda.graph for the whole step",
+        "give each kernel more work: larger batches",
+        "fused optimizers (fused=True) and torch.compile, which merge kernels",
+    ),
     detect=detect,
 )

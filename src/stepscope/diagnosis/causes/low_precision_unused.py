@@ -87,5 +87,9 @@ CAUSE = Cause(
     ),
     min_share=0.05,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "torch.set_float32_matmul_precision('high'): TF32 on tensor cores, one line",
+        "train in BF16: torch.autocast('cuda', dtype=torch.bfloat16) around forward pass and loss",
+    ),
     detect=detect,
 )

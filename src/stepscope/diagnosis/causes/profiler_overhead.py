@@ -65,6 +65,11 @@ CAUSE = Cause(
     prediction="the step without the idle time that recording explains; a rough estimate",
     reference="unit costs measured by benchmarks/captures/profiler_cost.py",
     min_share=0.08,
+    remedies=(
+        "judge the step time from a run without the profiler",
+        "record less: no stacks, no shapes, no memory; fewer steps do not help",
+        "`stepscope run -- python train.py` costs the host least for each event",
+    ),
     detect=detect,
     of_program=False,
 )

@@ -75,5 +75,10 @@ CAUSE = Cause(
     prediction="the step without the gaps between kernels; fusion cannot remove all of them",
     reference="docs/how-it-works.md, idle time",
     min_share=0.10,
+    remedies=(
+        "merge kernels: torch.compile, a fused optimizer",
+        "a CUDA graph, where the time from kernel to kernel is shorter",
+        "larger batches",
+    ),
     detect=detect,
 )

@@ -276,5 +276,11 @@ CAUSE = Cause(
         "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
         "AND {gpu}), 0) / count(*))::BIGINT FROM step WHERE steady AND {gpu}"
     ),
+    remedies=(
+        "see which steps are long, and what is in them: `stepscope steps CAPTURE`",
+        "garbage collection: gc.freeze() after the warm-up, and gc.collect() at moments of your"
+        " choice",
+        "evaluation, logging and uploads: in another process, or less often",
+    ),
     detect=detect,
 )

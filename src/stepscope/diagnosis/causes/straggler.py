@@ -198,5 +198,11 @@ CAUSE = Cause(
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
     time_sql=IMPOSED_SQL,
+    remedies=(
+        "exchange the late rank's GPU or node: does the lateness move with it?",
+        "compare clocks, temperature and errors while it trains: `nvidia-smi -q -d "
+        "CLOCK,PERFORMANCE,TEMPERATURE,ECC`",
+        "see what the late rank does instead: `stepscope diagnose` on its capture alone",
+    ),
     detect=detect,
 )

@@ -82,5 +82,10 @@ CAUSE = Cause(
     reference="Dao et al., FlashAttention (NeurIPS 2022); PyTorch: scaled_dot_product_attention",
     min_share=0.05,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "torch.nn.functional.scaled_dot_product_attention, or FlashAttention",
+        "where it is used already: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) "
+        "says why it falls back",
+    ),
     detect=detect,
 )

@@ -68,5 +68,9 @@ CAUSE = Cause(
     reference="PyTorch: torch.optim, the parameters fused and foreach",
     min_share=0.05,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
+        "where there is no fused one: foreach=True, or torch.compile the optimizer's step()",
+    ),
     detect=detect,
 )
