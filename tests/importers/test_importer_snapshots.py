@@ -8,13 +8,9 @@ from __future__ import annotations
 
 import pickle
 import random
-import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from tests.support import xspace
 from tests.support.allocator import MIB, Allocator
@@ -22,7 +18,7 @@ from tests.support.captures import DATA, unpack
 from tests.support.perfetto import timeline
 from tests.support.raw import write_raw
 from tests.support.rocprof import Run, as_database, as_json
-from tests.support.snapshots import Snapshot, left_over
+from tests.support.snapshots import Snapshot, columns_text, left_over
 
 from stepscope.cache.store import Cache
 from stepscope.importers.registry import detect, importers, load
@@ -65,32 +61,13 @@ def names() -> dict[str, str]:
             for row in (*FILES, *MADE)}  # fmt: skip
 
 
-def column(values: pa.ChunkedArray) -> str:
-    """How many values there are, their range where they are numbers, and a checksum of them all."""
-    here = values.drop_null()
-    parts = [] if len(here) == len(values) else [f"{len(values) - len(here)} null"]
-    if pa.types.is_integer(here.type) or pa.types.is_floating(here.type):
-        numbers: Any = here.to_numpy()
-        parts.append(f"{numbers.min()} to {numbers.max()}")
-        content = numbers.astype(f"{'f' if numbers.dtype.kind == 'f' else 'i'}8").tobytes()
-    else:
-        texts = here.cast(pa.string()).to_pylist()
-        parts.append(f"{len(set(texts))} different")
-        content = "\0".join(texts).encode()
-    places = np.packbits(values.is_null().to_numpy()).tobytes()
-    return f"{', '.join(parts)} [{zlib.crc32(places, zlib.crc32(content)):08x}]"
-
-
 def summary(trace: Trace) -> str:
     meta = trace.meta
     lines = [f"source {meta.source}"]
     lines += [f"problem {problem.id}: {problem.count}" for problem in meta.problems]
     lines += [f"missing {missing.table}" for missing in meta.missing]
     for table, rows in sorted(meta.rows.items()):
-        lines.append(f"\n{table}: {rows} rows")
-        stored = trace.arrow(table)
-        filled = [name for name in stored.column_names if stored[name].null_count < rows]
-        lines += [f"  {name}: {column(stored[name])}" for name in filled]
+        lines += [f"\n{table}: {rows} rows", *columns_text(trace.arrow(table), exact=True)]
     return "\n".join(lines)
 
 
