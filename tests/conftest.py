@@ -14,6 +14,7 @@ from hypothesis import settings
 from tests.cli.command import Stepscope
 from tests.support.captures import SHARED, unpack
 from tests.support.costs import Costs
+from tests.support.snapshots import Snapshot, compared
 
 # A busy machine is no reason to fail: pytest-timeout bounds the time of a whole test. Continuous
 # integration tries the same examples every time; a person's runs look for new ones.
@@ -24,8 +25,9 @@ settings.load_profile("stepscope")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """``--cpu FILE`` writes what every test and fixture costs (``tests/support/costs.py``)."""
+    """``--cpu FILE`` measures (``support/costs.py``), ``--snapshots`` writes (``snapshots.py``)."""
     parser.addoption("--cpu", metavar="FILE", help="append CPU seconds by test and fixture to FILE")
+    parser.addoption("--snapshots", action="store_true", help="write snapshots, compare nothing")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -40,6 +42,11 @@ def pytest_configure(config: pytest.Config) -> None:
     if measured := config.getoption("--cpu"):
         config.pluginmanager.register(Costs(Path(measured).absolute()))
     gc.disable()  # all that is made until the tests begin stays
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow tests come first: at the end one of them would keep a worker after all others."""
+    items.sort(key=lambda item: item.get_closest_marker("slow") is None)
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -69,6 +76,8 @@ def _isolated(run_folder: Path) -> Iterator[None]:
             if name.startswith("STEPSCOPE_"):
                 patch.delenv(name)
         patch.setenv("STEPSCOPE_CACHE_DIR", str(run_folder / "cache"))
+        # what a test run leaves need not outlive a power cut; a disk takes milliseconds for each
+        patch.setattr(os, "fsync", lambda _: None)
         # tests start Python many times: it need not compile the package each time
         patch.delenv("PYTHONDONTWRITEBYTECODE", raising=False)
         yield
@@ -81,6 +90,12 @@ def reader(_isolated: None) -> Stepscope:
     Those of imports and of the cache itself take ``stepscope``, whose cache is empty.
     """
     return Stepscope(Path(os.environ["STEPSCOPE_CACHE_DIR"]))
+
+
+@pytest.fixture
+def snapshot(request: pytest.FixtureRequest) -> Snapshot:
+    """Compares a text with the file of that name beside the test, or writes that file."""
+    return compared(request.path, write=request.config.getoption("--snapshots"))
 
 
 @pytest.fixture(scope="session")

@@ -75,6 +75,7 @@ BLOCKS = [block for page in PAGES_BY_HAND for block in blocks_in(page)]
 # --- the generated pages -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_what_is_generated_is_current() -> None:
     stale = [name_of(path) for path, _ in stale_files(ROOT)]
     assert not stale, "run python3 dev.py docs"

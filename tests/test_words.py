@@ -44,6 +44,20 @@ NAMES = {
     "Against": "ReportDiff",
     "said": "what was said, by its name",
     "told": "what was told, by its name",
+    "_told": "what was told, by its name",
+    "_said": "what was said, by its name",
+    "told_by": "marked_by",
+    "doubt": "overhead, uncertain",
+    "unsure": "uncertain",
+    "because_of": "caused_by",
+    "_because": "_reason",
+    "shelf": "cache",
+    "shelves": "cache",
+    "desk": "handler",
+    "credit": "max_gain",
+    "reckon": "compute",
+    "attains": "achieves",
+    "anew": "again",
 }
 """Identifiers that were private names, and what engineers of this field call the thing."""
 
@@ -61,8 +75,20 @@ PROSE = {
     r"\bkernel famil(y|ies)\b": "kernel category",
     r"\blexicon\b": "string table",
     r"\bglobal lock\b": "GIL",
+    r"\bturnaround gaps?\b": "kernel-to-kernel gap",
+    r"\bdevice's own turnaround\b": "kernel-to-kernel gap",
+    r"\bhost's lead\b": "run-ahead",
+    r"\bstretch of silence\b": "untraced CPU time",
+    r"\b(FP|TF|BF)\d+ products\b": "GEMMs",
+    r"\bmended\b": "repaired",
 }
 """Words in docstrings, messages and documents, as regular expressions."""
+
+ELSEWHERE = r"""
+    \b[lL]anes?\b | \w+Says\b | \b(g_)?dull\w* | \w*Dull\w* | \b(told|said)_ | \banew\b
+    | \breckon\w* | \battain\w* | \bmultiprocessors?\b | \blexicon\b
+"""
+"""The same in the page's TypeScript and the collector's C++, whose comments count as well."""
 
 ALLOWED = "old name: new name"
 """A comment on a line that reads what earlier versions wrote, or names another's term."""
@@ -105,6 +131,18 @@ def test_code_uses_the_words_of_the_field() -> None:
         str(file.relative_to(ROOT)): words
         for file in python_files()
         if suspect.search(text := file.read_text()) and (words := old_words(text))
+    }
+    assert not found
+
+
+def test_page_and_collector_use_the_words_of_the_field() -> None:
+    found = {
+        f"{file.relative_to(ROOT)}:{number}": match[0]
+        for room in ("server/ui/src", "server/ui/tests", "capture/collector/src", "native/src")
+        for file in sorted((ROOT / "src/stepscope" / room).rglob("*.*"))
+        if file.suffix in (".ts", ".css", ".cpp", ".h")
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if (match := re.search(ELSEWHERE, line, re.VERBOSE))
     }
     assert not found
 

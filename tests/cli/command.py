@@ -49,7 +49,7 @@ class Stepscope:
     ) -> subprocess.CompletedProcess[str]:
         """Run to whatever end; a program in Python runs in place of the command line."""
         words, environment = [*map(str, arguments)], self.environment(**env)
-        if forks().can(words, environment):
+        if forks().can(environment):
             return forks().run(words, environment, program)
         return subprocess.run(
             [sys.executable, "-c", program, *words] if program else python(*words),

@@ -27,8 +27,6 @@ from typing import Any, NoReturn
 LIMIT_S = 120
 STARTED = ("PYTHON", "LC_", "LANG", "LD_", "OMP_", "OPENBLAS_", "ARROW_", "MALLOC_")
 """Beginnings of variables that Python or a library reads when it starts."""
-AT_START = ("run",)
-"""Commands that start programs: how they themselves were started is part of what is tested."""
 COMMAND = "from stepscope.cli.main import main; main()"
 HEAVY = (
     "adbc_driver_sqlite.dbapi", "duckdb", "numpy.ma", "numpy.random", "pyarrow.compute",
@@ -47,9 +45,9 @@ class Forks:
             )
         self._started_with = _of_start(os.environ)
 
-    def can(self, arguments: list[str], env: dict[str, str]) -> bool:
+    def can(self, env: dict[str, str]) -> bool:
         """Whether a child would behave as a process that is started."""
-        return _of_start(env) == self._started_with and not {*arguments[:1]} & {*AT_START}
+        return _of_start(env) == self._started_with
 
     def run(
         self, arguments: list[str], env: dict[str, str], program: str = ""
@@ -182,17 +180,18 @@ def _become(asking: socket.socket, *streams: int) -> str:
     os.chdir(asked["folder"])
     os.environ.clear()
     os.environ.update(asked["env"])
+    encoding = asked["env"].get("PYTHONIOENCODING")
     for name, number in (("stdout", 1), ("stderr", 2)):
-        setattr(sys, name, _opened(number, getattr(sys, name)))
+        setattr(sys, name, _opened(number, getattr(sys, name), encoding))
     sys.argv[1:] = asked["words"]
     return asked["program"] or COMMAND
 
 
-def _opened(number: int, like: Any) -> io.TextIOWrapper:
+def _opened(number: int, like: Any, encoding: str | None) -> io.TextIOWrapper:
     """A standard stream, opened as Python opens it when it starts."""
     return io.TextIOWrapper(
         open(number, "wb", closefd=False),
-        encoding=like.encoding,
+        encoding=encoding or like.encoding,
         errors=like.errors,
         line_buffering=number == 2 or os.isatty(number),
         write_through=like.write_through,
@@ -244,6 +243,7 @@ def _run(program: str) -> NoReturn:
 if __name__ == "__main__":
     sys.path = [path for path in sys.path if path != os.path.dirname(__file__)]  # noqa: PTH120
     _import_all()
+    os.fsync = lambda _: None  # what tests write need not outlive a power cut
     gc.freeze()  # a child need not search what is never garbage
     if asked_for := _serve():
         _run(asked_for)

@@ -202,9 +202,26 @@ DAMAGES = [
 ]
 
 
+@pytest.fixture(scope="module")
+def diagnosed(sqlite_capture: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A cache that holds the small export and its diagnosis, and what was said of it."""
+    command = Stepscope(tmp_path_factory.mktemp("diagnosed") / "cache")
+    return command.cache, command("diagnose", sqlite_capture, "--format", "json").stdout
+
+
+@pytest.fixture
+def filled(stepscope: Stepscope, diagnosed: tuple[Path, str]) -> Stepscope:
+    """The command line with a copy of that cache."""
+    shutil.copytree(diagnosed[0], stepscope.cache)
+    return stepscope
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_entry_is_made_anew(damage, stepscope: Stepscope, sqlite_capture: Path) -> None:
-    first = stepscope("diagnose", sqlite_capture, "--format", "json").stdout
+def test_a_damaged_entry_is_made_again(
+    damage, filled: Stepscope, diagnosed: tuple[Path, str], sqlite_capture: Path
+) -> None:
+    stepscope, (_, first) = filled, diagnosed
+    assert stepscope("diagnose", sqlite_capture, "--format", "json").stdout == first
     (entry,) = entries(stepscope.cache)
     damage(entry)
     stepscope("cache")
@@ -231,14 +248,13 @@ def test_a_damaged_memo(memo: bytes, stepscope: Stepscope, sqlite_capture: Path)
 
 @pytest.mark.parametrize("damage", DAMAGES[:-1])
 def test_a_damaged_trace_folder(
-    damage, tmp_path: Path, stepscope: Stepscope, sqlite_capture: Path
+    damage, tmp_path: Path, filled: Stepscope, diagnosed: tuple[Path, str]
 ) -> None:
     """A Stepscope trace named directly: nothing can be made again, so it is refused."""
-    stepscope("info", sqlite_capture)
+    stepscope, whole = filled, msgspec.json.decode(diagnosed[1])
     (entry,) = entries(stepscope.cache)
     folder = tmp_path / "mine.stepscope"
     shutil.copytree(entry, folder)
-    whole = stepscope.json("diagnose", folder)
     assert whole["verdict"] == "input_starvation"
     damage(folder)
     before = snapshot(folder)

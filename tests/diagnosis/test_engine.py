@@ -209,9 +209,15 @@ def test_every_cause_is_complete() -> None:
 @pytest.mark.parametrize(
     ("cause", "output"),
     [
-        ('Cause("gpu_throttled", *["x"] * 5, 0.05, lambda case: None)', "has no time_sql"),
-        ('Cause("gpu_throttled", *["x"] * 5, 0.05, lambda case: None, time_sql=" ")', "0.0 ms"),
-        ('Cause("throttled", *["x"] * 5, 0.05, lambda case: None, time_sql="SELECT 1")', "both"),
+        ('Cause("gpu_throttled", *["x"] * 5, 0.05, ("x",), lambda case: None)', "has no time_sql"),
+        (
+            'Cause("gpu_throttled", *["x"] * 5, 0.05, ("x",), lambda case: None, time_sql=" ")',
+            "0.0 ms",
+        ),
+        (
+            'Cause("throttled", *["x"] * 5, 0.05, ("x",), lambda case: None, time_sql="SELECT 1")',
+            "both",
+        ),
         ("None", "has no CAUSE"),
     ],
 )

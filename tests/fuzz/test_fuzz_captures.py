@@ -54,10 +54,10 @@ def outcome(path: Path, cache: Path) -> str:
     try:
         job = Job([path], cache=Cache(cache))
         diagnosis = job.diagnose()
-        for lane in diagnosis.accounting:
-            parts = lane.compute_ns + lane.exposed_communication_ns + lane.exposed_copy_ns
-            assert lane.wall_ns == parts + lane.memset_ns + lane.idle_ns
-            assert lane.idle_ns == sum(lane.idle_by_cause_ns.values())
+        for gpu in diagnosis.accounting:
+            parts = gpu.compute_ns + gpu.exposed_communication_ns + gpu.exposed_copy_ns
+            assert gpu.wall_ns == parts + gpu.memset_ns + gpu.idle_ns
+            assert gpu.idle_ns == sum(gpu.idle_by_cause_ns.values())
         msgspec.json.encode(diagnosis)
         output = ""
     except StepscopeError as error:

@@ -15,7 +15,6 @@ from stepscope.api.terms import explain_term, terms
 from stepscope.cli.main import cli
 from stepscope.diagnosis.cause import causes
 from stepscope.knowledge.entry import KINDS, Entry, entries, synonyms
-from stepscope.knowledge.remedies import remedies
 from stepscope.trace.errors import UsageError
 
 ALL = list(entries().values())
@@ -166,10 +165,9 @@ def test_a_column_of_many_tables_is_found_in_each() -> None:
 
 
 def test_every_cause_says_what_helps() -> None:
-    assert remedies().keys() == causes().keys()
     for id_, cause in causes().items():
         (found,) = [m for m in explain_term(id_).found if m.kind == "cause"]
-        assert found.remedies == remedies()[id_], cause.title
+        assert found.remedies == list(cause.remedies) != [], cause.title
         for command in re.findall(r"`stepscope ([^`]+)`", " ".join(found.remedies)):
             name, *arguments = shlex.split(command)
             known = cli.get_command(click.Context(cli), name)

@@ -50,22 +50,22 @@ def worst() -> dict[str, Any]:
 
 def test_the_first_picture_shows_all_of_the_capture(shown: Shown) -> None:
     page = shown.page
-    titles = [t.strip("▾▸ ") for t in page.locator(".lane .title").all_text_contents()]
+    titles = [t.strip("▾▸ ") for t in page.locator(".track .title").all_text_contents()]
     assert titles[:4] == ["Steps", "Idle, by cause", "Busy", "Stream 7"]
     begin, end = shown.window()
     assert begin <= 0
     assert end >= 435_504_162
     box = shown.canvas()
-    drawn = shown.colours(box["x"], shown.lane("Idle, by cause") - 6, box["width"], 12)
+    drawn = shown.colours(box["x"], shown.track("Idle, by cause") - 6, box["width"], 12)
     assert (0xD5, 0x5E, 0x00) in drawn  # input starvation
-    assert (0x00, 0x72, 0xB2) in shown.colours(box["x"], shown.lane("Busy") - 6, box["width"], 12)
+    assert (0x00, 0x72, 0xB2) in shown.colours(box["x"], shown.track("Busy") - 6, box["width"], 12)
     assert "h200_input_starvation" in page.title()
 
 
 def test_zoom_by_wheel_and_key_keeps_the_place_under_the_pointer(shown: Shown) -> None:
     box = shown.canvas()
     at = round(box["x"] + 0.25 * box["width"])  # events carry whole pixels
-    shown.page.mouse.move(at, shown.lane("Stream 7"))
+    shown.page.mouse.move(at, shown.track("Stream 7"))
     begin, end = shown.window()
     fixed = begin + (at - box["x"]) / box["width"] * (end - begin)
     shown.page.keyboard.down("Control")
@@ -94,7 +94,7 @@ def test_dragging_moves_the_view(shown: Shown) -> None:
     shown.press("w")
     begin, end = shown.window()
     box = shown.canvas()
-    y = shown.lane("Stream 7")
+    y = shown.track("Stream 7")
     shown.page.mouse.move(box["x"] + 400, y)
     shown.page.mouse.down()
     shown.page.mouse.move(box["x"] + 300, y, steps=4)
@@ -114,7 +114,7 @@ def test_a_click_selects_and_shows_the_launch(shown: Shown) -> None:
     page.goto(f"{page.url.split('#')[0]}#t={row['start_ns'] - 50_000}-{row['end_ns'] + 50_000}")
     shown.settle()
     middle = (row["start_ns"] + row["end_ns"]) / 2
-    page.mouse.click(shown.x(middle), shown.lane("Stream 7"))
+    page.mouse.click(shown.x(middle), shown.track("Stream 7"))
     shown.settle()
     text = page.locator("section[aria-label=Selection]").inner_text()
     assert "Launched by" in text
@@ -140,7 +140,7 @@ def test_a_click_selects_and_shows_the_launch(shown: Shown) -> None:
 def test_a_click_on_what_is_too_short_to_see_selects_it(shown: Shown) -> None:
     rows = Job([bundled_capture()]).query("SELECT start_ns FROM gpu_op WHERE id = 1000")
     at = shown.x(rows.column("start_ns")[0].as_py())
-    shown.page.mouse.click(at, shown.lane("Stream 7") + 5)
+    shown.page.mouse.click(at, shown.track("Stream 7") + 5)
     shown.settle()
     assert "Launched by" in shown.page.locator("section[aria-label=Selection]").inner_text()
 
@@ -170,9 +170,9 @@ def test_keyboard_alone_reaches_everything(shown: Shown) -> None:
     shown.press("t")
     page.keyboard.type("^GPU.*stream")
     shown.settle()
-    assert page.locator(".lane .title").all_text_contents() == ["Stream 7"]
+    assert page.locator(".track .title").all_text_contents() == ["Stream 7"]
     shown.press("Escape")
-    assert page.locator(".lane").count() > 4
+    assert page.locator(".track").count() > 4
     unnamed = page.locator("button:not([aria-label]), input:not([aria-label])")
     assert all(text.strip() for text in unnamed.all_inner_texts())
 
@@ -216,7 +216,7 @@ def test_a_finding_flies_to_its_worst_gap(shown: Shown, worst: dict[str, Any]) -
     assert worst["end"] - worst["begin"] > 0.3 * (end - begin)
     assert "dataload" in page.locator("footer").inner_text()
     box = shown.canvas()
-    y = shown.lane("Idle, by cause")
+    y = shown.track("Idle, by cause")
     middle = shown.x((worst["begin"] + worst["end"]) / 2)
     colours = shown.colours(middle - 60, y - 4, 40, 4)
     assert any(abs(r - 0xD5) < 10 and abs(g - 0x5E) < 12 and b < 20 for r, g, b in colours)
@@ -232,7 +232,7 @@ def test_a_finding_flies_to_its_worst_gap(shown: Shown, worst: dict[str, Any]) -
 def test_a_range_has_statistics_that_sql_confirms(shown: Shown) -> None:
     page = shown.page
     box = shown.canvas()
-    y = shown.lane("Stream 7")
+    y = shown.track("Stream 7")
     page.keyboard.down("Shift")
     page.mouse.move(box["x"] + 200, y)
     page.mouse.down()
@@ -261,7 +261,7 @@ def test_a_range_has_statistics_that_sql_confirms(shown: Shown) -> None:
 def test_a_link_reproduces_the_view(shown: Shown, served: Served) -> None:
     page = shown.page
     shown.press(".")
-    page.locator(".lane", has_text="Stream 7").hover()
+    page.locator(".track", has_text="Stream 7").hover()
     page.locator("button[aria-label='Pin Stream 7']").click()
     shown.press("w")
     shown.press("r")
@@ -280,10 +280,10 @@ def test_a_link_reproduces_the_view(shown: Shown, served: Served) -> None:
 
 def test_groups_fold_and_move(shown: Shown) -> None:
     page = shown.page
-    lanes = page.locator(".lane").count()
+    tracks = page.locator(".track").count()
     page.locator(".group .title").first.click()
     shown.settle()
-    assert page.locator(".lane").count() == lanes - 4
+    assert page.locator(".track").count() == tracks - 4
     assert page.locator(".group .title").first.get_attribute("aria-expanded") == "false"
     page.locator(".group .title").first.click()
     shown.settle()
@@ -321,7 +321,7 @@ def test_names_of_a_hostile_trace_are_only_text(tmp_path: Path, browser: Any) ->
             shown.press(".")
             is_harmless(page)
             assert "takes" in page.locator("section[aria-label=Selection]").inner_text(), row
-        page.mouse.move(shown.canvas()["x"] + 60, shown.lane("Ranges"))
+        page.mouse.move(shown.canvas()["x"] + 60, shown.track("Ranges"))
         shown.settle()
         shown.press("/")
         page.keyboard.type("<img")
@@ -352,7 +352,7 @@ def test_the_single_file_opens_from_disk(
         assert 30e6 < shown.span() < 45e6
         assert page.locator("button.finding").count() == 1
         box = shown.canvas()
-        page.mouse.click(box["x"] + 0.7 * box["width"], shown.lane("Stream 7"))
+        page.mouse.click(box["x"] + 0.7 * box["width"], shown.track("Stream 7"))
         shown.settle()
         assert "Launched by" in page.locator("section[aria-label=Selection]").inner_text()
         shown.press("e")
@@ -403,4 +403,4 @@ def test_a_server_that_ends_is_said_on_the_page(browser: Any) -> None:
         for _ in range(6):  # until a finer picture is needed
             page.keyboard.press("w")
         page.wait_for_selector("[role=alert]:has-text('still running')")
-        assert shown.page.locator(".lane").count() > 4  # what was drawn stays
+        assert shown.page.locator(".track").count() > 4  # what was drawn stays

@@ -124,8 +124,8 @@ def headings(page: Any) -> list[str]:
 
 
 def boxes(page: Any, name: str) -> list[dict[str, float]]:
-    lanes = page.locator(".lane", has_text=name)
-    return [lanes.nth(i).bounding_box() for i in range(lanes.count())]
+    tracks = page.locator(".track", has_text=name)
+    return [tracks.nth(i).bounding_box() for i in range(tracks.count())]
 
 
 def test_a_job_opens_with_idle_and_busy_rows_of_all_ranks_in_view(page: Any, job: Served) -> None:
@@ -136,8 +136,8 @@ def test_a_job_opens_with_idle_and_busy_rows_of_all_ranks_in_view(page: Any, job
         assert all(box["y"] > 0 and box["y"] + box["height"] < HEIGHT - 60 for box in found)
     assert "▸ Rank 0 · Counters" in headings(page)
     assert "▸ Rank 3 · 11 threads" in headings(page)
-    assert page.locator(".lane", has_text="metric_").count() == 0
-    assert page.locator(".lane", has_text="Thread state").count() == 0
+    assert page.locator(".track", has_text="metric_").count() == 0
+    assert page.locator(".track", has_text="Thread state").count() == 0
     assert float(page.locator(".gutter .rows").evaluate("e => e.clientHeight")) < HEIGHT
     shown.settle()
 
@@ -146,15 +146,15 @@ def test_rows_of_a_job_are_shortened_where_the_window_is_low(page: Any, job: Ser
     page.set_viewport_size({"width": 1500, "height": 560})
     try:
         shown = opened(page, job)
-        assert page.locator(".lane", has_text="Stream").count() == 0
+        assert page.locator(".track", has_text="Stream").count() == 0
         for name in ("Idle, by cause", "Busy"):
             assert all(box["y"] + box["height"] < 500 for box in boxes(page, name))
         page.locator(".group .title", has_text="Rank 1 · GPU").click()
         shown.settle()
-        assert page.locator(".lane", has_text="Stream").count() == 2
+        assert page.locator(".track", has_text="Stream").count() == 2
         link = page.url
         opened(page, job, "#" + link.partition("#")[2])
-        assert page.locator(".lane", has_text="Stream").count() == 2
+        assert page.locator(".track", has_text="Stream").count() == 2
     finally:
         page.set_viewport_size({"width": 1500, "height": HEIGHT})
 
@@ -169,9 +169,9 @@ def test_a_late_rank_is_shown_with_those_who_wait(page: Any, imbalance: Served) 
     assert "This finding" not in "".join(headings(page))  # all is in view where it stands
     canvas = shown.canvas()
     marked = []
-    for lane in [*boxes(page, "Stream 7"), *boxes(page, "Stream 18"), *boxes(page, "Stream 20")]:
-        assert 0 < lane["y"] < HEIGHT - 60
-        drawn = shown.colours(canvas["x"], lane["y"], canvas["width"], lane["height"])
+    for track in [*boxes(page, "Stream 7"), *boxes(page, "Stream 18"), *boxes(page, "Stream 20")]:
+        assert 0 < track["y"] < HEIGHT - 60
+        drawn = shown.colours(canvas["x"], track["y"], canvas["width"], track["height"])
         marked.append(MARK in drawn)
     assert sum(marked) >= 2  # what kept the late rank busy, and the kernel that waits
 
@@ -185,15 +185,15 @@ def test_what_a_finding_shows_is_gathered_where_it_is_hidden(page: Any, imbalanc
     page.locator("button.finding[data-cause=load_imbalance]").click()
     shown.settle()
     assert headings(page)[0] == "▾ This finding"
-    on_top = page.locator(".lane .title").all_text_contents()[:3]
+    on_top = page.locator(".track .title").all_text_contents()[:3]
     assert any(title.startswith("Rank 1 · Stream") for title in on_top)
     assert any(title.startswith("Rank 0 · Stream") for title in on_top)
     # and the filter, which the box shows, still holds
     assert box.input_value() == "Rank 0.*Busy"
-    assert page.locator(".lane").count() == 4
+    assert page.locator(".track").count() == 4
     page.locator("canvas.rows").focus()
     shown.press("Escape")
-    assert page.locator(".lane").count() == 1
+    assert page.locator(".track").count() == 1
 
 
 def test_a_filter_that_hides_what_is_selected_goes_from_the_box_too(page: Any, job: Served) -> None:
@@ -206,7 +206,7 @@ def test_a_filter_that_hides_what_is_selected_goes_from_the_box_too(page: Any, j
     shown.press("Enter")
     assert box.input_value() == ""
     page.wait_for_function("!location.hash.includes('filter=')")
-    assert page.locator(".lane", has_text="Stream 7").count() == RANKS
+    assert page.locator(".track", has_text="Stream 7").count() == RANKS
 
 
 def test_a_filter_finds_folded_tracks_and_leaves_them_folded(page: Any, job: Served) -> None:
@@ -215,7 +215,7 @@ def test_a_filter_finds_folded_tracks_and_leaves_them_folded(page: Any, job: Ser
     box = page.locator("input[aria-label='Filter tracks by regular expression']")
     box.fill("metric_03")
     shown.settle()
-    assert page.locator(".lane").count() == RANKS * RANKS
+    assert page.locator(".track").count() == RANKS * RANKS
     box.press("Escape")
     shown.settle()
     assert headings(page) == before
@@ -274,7 +274,7 @@ def test_a_counter_holds_its_level_where_no_sample_is_near(page: Any, single: Se
 def test_a_gap_says_what_ended_it_and_arrows_run_forward(page: Any, single: Served) -> None:
     shown = opened(page, single)
     middle = 2 * STEP_US * 1000 + 4e6
-    page.mouse.click(shown.x(middle), shown.lane("Idle, by cause"))
+    page.mouse.click(shown.x(middle), shown.track("Idle, by cause"))
     shown.settle()
     panel = page.locator("section[aria-label=Selection]").inner_text()
     assert "Ended by" in panel
@@ -287,11 +287,11 @@ def test_a_gap_says_what_ended_it_and_arrows_run_forward(page: Any, single: Serv
 def test_names_stand_beside_the_middle_of_their_row(page: Any, single: Served) -> None:
     opened(page, single)
     for name in ("Busy", "Stream 7", "CUDA API"):
-        lane = boxes(page, name)[0]
-        title = page.locator(".lane .title", has_text=name).first.bounding_box()
-        row = lane["height"] - 3  # as high as it is drawn, and the gap to the next track
+        track = boxes(page, name)[0]
+        title = page.locator(".track .title", has_text=name).first.bounding_box()
+        row = track["height"] - 3  # as high as it is drawn, and the gap to the next track
         assert row > 20  # grown, because there is room
-        assert abs(title["y"] + title["height"] / 2 - (lane["y"] + row / 2)) <= 1.5
+        assert abs(title["y"] + title["height"] / 2 - (track["y"] + row / 2)) <= 1.5
 
 
 def test_one_panel_after_the_other_by_keyboard(page: Any, single: Served) -> None:

@@ -161,7 +161,7 @@ def test_a_counter_says_its_value_and_unit_under_the_pointer(browser: Any, tmp_p
             ("power_watt", "700.25 W", "350.50 W"),
         ):
             for at_us, value in ((50, "no sample yet"), (300, early), (800, late)):
-                page.mouse.move(shown.x(at_us * 1000), shown.lane(title) + 10)
+                page.mouse.move(shown.x(at_us * 1000), shown.track(title) + 10)
                 settle(page)
                 assert page.locator(".stage .tip").first.inner_text() == f"{title}: {value}"
         assert page.errors == []

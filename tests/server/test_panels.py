@@ -146,7 +146,7 @@ def test_instances_are_highlighted_on_the_timeline(shown: Shown) -> None:
     page.goto(link)
     shown.settle()
     x = shown.x(at["start_ns"])
-    drawn = shown.colours(x - 3, shown.lane("Stream 7") - 8, 6, 16)
+    drawn = shown.colours(x - 3, shown.track("Stream 7") - 8, 6, 16)
     assert (0xFF, 0xE1, 0x00) in drawn
 
 
@@ -586,35 +586,35 @@ def test_the_help_lists_every_key(shown: Shown) -> None:
 # --- tracks --------------------------------------------------------------------------------------
 
 
-def lanes(page: Any) -> list[str]:
-    found: list[str] = page.locator(".lane .title").all_inner_texts()
+def tracks(page: Any) -> list[str]:
+    found: list[str] = page.locator(".track .title").all_inner_texts()
     return [text.strip("▾▸ ") for text in found]
 
 
 def test_a_track_moves_by_pointer_and_by_keyboard(shown: Shown) -> None:
     page = shown.page
-    first = lanes(page)
+    first = tracks(page)
     assert first[:4] == ["Steps", "Idle, by cause", "Busy", "Stream 7"]
-    box = page.locator(".lane", has_text="Stream 7").locator(".title").bounding_box()
+    box = page.locator(".track", has_text="Stream 7").locator(".title").bounding_box()
     page.mouse.move(box["x"] + 30, box["y"] + 6)
     page.mouse.down()
-    page.mouse.move(box["x"] + 30, shown.lane("Idle, by cause") - 6, steps=8)
+    page.mouse.move(box["x"] + 30, shown.track("Idle, by cause") - 6, steps=8)
     page.mouse.up()
     shown.settle()
-    assert lanes(page)[:4] == ["Steps", "Stream 7", "Idle, by cause", "Busy"]
-    title = page.locator(".lane", has_text="Stream 7").locator(".title")
+    assert tracks(page)[:4] == ["Steps", "Stream 7", "Idle, by cause", "Busy"]
+    title = page.locator(".track", has_text="Stream 7").locator(".title")
     assert title.get_attribute("aria-expanded") == "true"  # the drag was no click
     title.focus()
     shown.press("Alt+ArrowDown")
-    assert lanes(page)[:4] == ["Steps", "Idle, by cause", "Stream 7", "Busy"]
+    assert tracks(page)[:4] == ["Steps", "Idle, by cause", "Stream 7", "Busy"]
     assert "Stream 7" in page.evaluate("document.activeElement.innerText")  # it can go on
     for _ in range(4):
         shown.press("Alt+ArrowUp")
-    assert lanes(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]
+    assert tracks(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]
     assert "edge" in page.locator("footer").inner_text()
     shown.settle()
     link = page.url
     page.goto("about:blank")
     again = Shown(page, link)
-    assert lanes(page) == lanes(again.page)
-    assert lanes(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]
+    assert tracks(page) == tracks(again.page)
+    assert tracks(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]

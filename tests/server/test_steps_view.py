@@ -324,7 +324,7 @@ def test_captures_without_gpu_or_steps_say_so(tmp_path: Path, browser: Any) -> N
         Steps(page, served.address)
         assert "holds no GPU work; capture with CUDA tracing" in page.locator(".steps").inner_text()
         page.keyboard.press("v")
-        page.wait_for_selector(".lane")
+        page.wait_for_selector(".track")
     (tmp_path / "two").mkdir()
     b = Build()
     b.kernel(0, 100, call=(0, 1))

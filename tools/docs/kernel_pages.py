@@ -30,7 +30,7 @@ def kernels_page() -> list[str]:
     parts += [
         table(("constant", "value", "meaning"), rows),
         "## Data-sheet peaks",
-        "Dense, in TFLOP/s; memory in GB/s; 16 bit and FP8 with FP32 accumulation. Products are "
+        "Dense, in TFLOP/s; memory in GB/s; 16 bit and FP8 with FP32 accumulation. GEMMs are "
         "found by their name; variants of other names (H800, laptops) are left out where no "
         "datasheet is public, and no gain from tensor cores is estimated for them. "
         "`stepscope ceilings` measures any device.",

@@ -27,7 +27,6 @@ from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as untraced_cpu_
 from stepscope.importers.registry import importers
 from stepscope.jobs import digest
-from stepscope.knowledge.remedies import remedies
 from stepscope.simulation import changes, program, setting, waits
 from stepscope.simulation import settings as setting_package
 from stepscope.simulation.settings import base as setting_base
@@ -213,7 +212,7 @@ def causes_page() -> str:
             f"- Detected by: {first_sentence(cause.detect)}\n"
             f"- Differential: {prose(cause.differential)}\n"
             f"- Prediction: {prose(cause.prediction)}\n"
-            f"- What helps: {'; '.join(map(prose, remedies()[cause.id]))}\n"
+            f"- What helps: {'; '.join(map(prose, cause.remedies))}\n"
             f"- Reported from: {_threshold(cause)}\n"
             f"- Idle time is charged to it: {'yes' if idle else 'no'}\n"
             + ("" if cause.of_program else f"- {prose(attributes(Cause)['of_program'])}\n")
@@ -304,7 +303,7 @@ def idle_page() -> str:
                 for c in gaps.CAUSES
             ],
         ),
-        "## Evidence for long silences",
+        "## Evidence for long untraced CPU time",
         f"{prose(summary(untraced_cpu_).partition(chr(10) * 2)[2])} It stands in column `evidence` "
         "of [`idle_gap`](tables.md#idle_gap).",
         table(("number", "evidence"), [(str(i), t) for i, t in enumerate(untraced_cpu_.EVIDENCE)]),

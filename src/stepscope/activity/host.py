@@ -2,7 +2,7 @@
 
 The threads that enqueue GPU work are looked at together: while autograd's thread enqueues the
 backward pass the main thread waits for it, so at any time at most one of them drives. Each moment
-gets the most specific label that applies; moments without any label are the silence between
+gets the most specific label that applies; moments without any label are the time between
 calls, whose length tells framework overhead from real host work.
 
 Most idle time is explained moment by moment. Some causes are events of their own, which hold many
@@ -31,12 +31,12 @@ SMALL_COPY_BYTES = 1 << 16
 CUDA stages host-to-device copies up to this size without waiting."""
 
 LONG_UNTRACED_NS = 1_000_000
-"""Silence between calls from this length on is host work of its own. Eager frameworks take 5 to
+"""Untraced CPU time from this length on is host work of its own. Eager frameworks take 5 to
 100 us from one launch to the next, several times that under a profiler, and up to 1 ms around the
 backward pass and the optimizer, whose Python code enumerates all parameters."""
 
 LONG_UNTRACED_FACTOR = 12
-"""... or this many times the process's median silence ..."""
+"""... or this many times the process's median of it ..."""
 
 LONG_UNTRACED_STEP_SHARE = 0.03
 """... or this share of a step, whichever is longest, ..."""
@@ -51,10 +51,10 @@ MODULE: Final = "module"
 OVERHEAD: Final = "overhead"
 INPUT: Final = "input"
 DISPATCH: Final = "dispatch"
-UNTRACED_CPU: Final = "silence"
+UNTRACED_CPU: Final = "untraced_cpu"
 
 LABELS: Final = (INPUT, SYNC, COPY, ALLOCATION, MODULE, OVERHEAD, DISPATCH, UNTRACED_CPU)
-"""Every label, the one that wins first; short silence is ``dispatch``, long is ``untraced_cpu``."""
+"""Every label, the one that wins first; untraced CPU time is ``dispatch`` where it is short."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class HostTimeline:
         end_ns: ends.
         label: index into ``LABELS``.
         blocking: the blocking calls.
-        quiet: the long silences, as a disjoint set (some of them labelled ``input``).
+        quiet: long untraced CPU time, as a disjoint set (some of them labelled ``input``).
         long_untraced_ns: from which length on silence is host work, ns.
     """
 
@@ -142,7 +142,7 @@ def host_timeline(
         gpu: the device whose launching threads matter.
         begin_ns: begin of the window.
         end_ns: end of the window.
-        step_ns: typical length of a step; scales what counts as a long silence.
+        step_ns: typical length of a step; scales what counts as long.
         input_time: when something says that a launching thread was getting input.
     """
     host = gpu.host

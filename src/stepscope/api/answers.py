@@ -7,9 +7,10 @@ that of a fresh look or absent; one that is damaged, or that cannot be written, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from stepscope.cache.artifacts import Artifacts
@@ -76,6 +77,9 @@ class Answers:
         self._artifacts = Artifacts(cache, job.rank_traces[0].trace)
         self._again = again
         self._known: dict[str, bytes] = {}
+        self._asking = Lock()
+        self._asked = 0
+        self._unkept: dict[str, bytes] = {}
 
     def find(self, question: str, kind: type[Answer], make: Callable[[], Answer]) -> Answer:
         """A result, made when it is not known yet.
@@ -93,10 +97,10 @@ class Answers:
                 found = msgspec.msgpack.decode(kept, type=kind)
                 self._known[question] = kept
                 return found
-        made = make()
-        with suppress(OverflowError):  # an integer of more than 64 bits
-            self._known[question] = msgspec.msgpack.encode(made)
-            self._keep(question, self._known[question])
+        with self._keeping():
+            made = make()
+            with suppress(OverflowError):  # an integer of more than 64 bits
+                self._known[question] = self._unkept[question] = msgspec.msgpack.encode(made)
         return made
 
     def find_table(self, name: str, make: Callable[[], pa.Table]) -> pa.Table:
@@ -113,13 +117,14 @@ class Answers:
         if kept is not None:
             with suppress(pa.ArrowInvalid), pa.ipc.open_stream(kept) as stream:
                 return stream.read_all()
-        made = make()
-        if made.nbytes <= _LARGEST_TABLE_BYTES:
-            sink = pa.BufferOutputStream()
-            options = pa.ipc.IpcWriteOptions(compression="lz4")
-            with pa.ipc.new_stream(sink, made.schema, options=options) as stream:
-                stream.write_table(made)
-            self._keep(question, sink.getvalue().to_pybytes())
+        with self._keeping():
+            made = make()
+            if made.nbytes <= _LARGEST_TABLE_BYTES:
+                sink = pa.BufferOutputStream()
+                options = pa.ipc.IpcWriteOptions(compression="lz4")
+                with pa.ipc.new_stream(sink, made.schema, options=options) as stream:
+                    stream.write_table(made)
+                self._unkept[question] = sink.getvalue().to_pybytes()
         return made
 
     def _kept(self, question: str) -> bytes | None:
@@ -130,17 +135,33 @@ class Answers:
                 return file["answer"].tobytes()
         return None
 
-    def _keep(self, question: str, answer: bytes) -> None:
-        """Keep an answer where that is possible, and it is sure what it is of."""
-        import numpy as np
+    @contextmanager
+    def _keeping(self) -> Iterator[None]:
+        """Keep what was found for a question, and for those that it asked, once it is answered.
 
-        def write(writer: ArrayWriter) -> Mapping[str, Any]:
-            writer.add("answer", np.frombuffer(answer, np.uint8))
-            return {}
+        Together, because looking whether the code changed takes as long as many a small answer.
+        """
+        with self._asking:
+            self._asked += 1
+        try:
+            yield
+        finally:
+            unkept: dict[str, bytes] = {}
+            with self._asking:
+                self._asked -= 1
+                if not self._asked:
+                    unkept, self._unkept = self._unkept, unkept
+            if unkept:
+                self._keep(unkept)
 
+    def _keep(self, answers: Mapping[str, bytes]) -> None:
+        """Keep answers where that is possible, and it is sure what they are of."""
         with suppress(InputError, StorageError):
             if self._job.now(code_digest.__wrapped__()) == self._before:
-                self._artifacts.make(self._name(question), self._revision(question), write)
+                for question, answer in answers.items():
+                    self._artifacts.make(
+                        self._name(question), self._revision(question), _writing(answer)
+                    )
             # else the capture or the code changed meanwhile
 
     def _name(self, question: str) -> str:
@@ -153,3 +174,15 @@ class Answers:
 
     def _revision(self, question: str) -> str:
         return digest([self._before, question])
+
+
+def _writing(answer: bytes) -> Callable[[ArrayWriter], Mapping[str, Any]]:
+    """What writes an answer."""
+
+    def write(writer: ArrayWriter) -> Mapping[str, Any]:
+        import numpy as np
+
+        writer.add("answer", np.frombuffer(answer, np.uint8))
+        return {}
+
+    return write

@@ -19,7 +19,6 @@ from stepscope.knowledge.explanation import (
     of_goal,
 )
 from stepscope.knowledge.goal import goals
-from stepscope.knowledge.remedies import remedies
 from stepscope.trace.errors import UsageError
 
 
@@ -63,6 +62,7 @@ def _of_diagnosis() -> Iterator[Meaning]:
     from stepscope.diagnosis.cause import causes
     from stepscope.diagnosis.lever import levers
 
+    helps = {cause.id: list(cause.remedies) for cause in causes().values()}
     for kind, known in (("cause", causes()), ("lever", levers())):
         for one in known.values():
             yield Meaning(
@@ -70,7 +70,7 @@ def _of_diagnosis() -> Iterator[Meaning]:
                 id=one.id,
                 title=one.title,
                 meaning=one.definition,
-                remedies=remedies().get(one.id, []) if kind == "cause" else [],
+                remedies=helps.get(one.id, []),
                 details=[
                     Detail("told from others", one.differential),
                     Detail("prediction", one.prediction),

@@ -76,7 +76,7 @@ def command(
 ) -> None:
     """Write the capture in the format of another tool.
 
-    perfetto and chrome open in Perfetto, speedscope in speedscope: the tracks, launch arrows and
+    perfetto and chrome open in Perfetto, speedscope in speedscope: the tracks, launch flows and
     counters of stepscope ui, with steps and with idle time by cause. sqlite has the schema of
     Nsight Systems' exports, so nsys stats and other tools read it. parquet and arrow make a folder
     with a file for each table of stepscope query. Nothing is printed; --format json prints one line

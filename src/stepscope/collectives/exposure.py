@@ -216,13 +216,13 @@ def transfer_limits(matched: Matched) -> list[IntArray]:
     partial = instances.members < instances.size
     for rank in matched.ranks:
         limit = rank.transfer_ns.copy()
-        doubt = partial[rank.instance] if len(rank.instance) else np.zeros(0, bool)
-        if doubt.any():
+        uncertain = partial[rank.instance] if len(rank.instance) else np.zeros(0, bool)
+        if uncertain.any():
             row = rank.instance
             floor = usual(
                 instances.looks[row], instances.kind[row], instances.bytes[row], rank.transfer_ns
             )
-            limit = np.where(doubt, np.minimum(limit, floor), limit)
+            limit = np.where(uncertain, np.minimum(limit, floor), limit)
         limits.append(limit)
     return limits
 

@@ -20,8 +20,8 @@ COLUMNS: Final = {
     "start_ns": "begin, ns since the origin",
     "end_ns": "end, ns since the origin",
     "cause": "what the idle time is charged to",
-    "inferred": "whether the cause acted earlier (took the host's lead) or is an estimate",
-    "evidence": "what tells the cause of a long silence; null for others",
+    "inferred": "whether the cause acted earlier (took the host's run-ahead) or is an estimate",
+    "evidence": "what tells the cause of long untraced CPU time; null for others",
     "gpu_op_id": "gpu_op.id of the operation that ended the gap; null at the window's end",
 }
 

@@ -187,6 +187,8 @@ class Cause:
         prediction: how the gain is predicted.
         reference: where the definition comes from.
         min_share: share of the step from which it is reported.
+        remedies: what usually helps, whatever the capture, the most effective first: for who asks
+            about the cause; a finding has the advice for its own case. Commands stand in backticks.
         detect: a device's case -> detection, or None.
         time_sql: statement that gives the time it takes, ns per step; None only where idle time is
             charged to the cause (``CAUSES`` in ``gaps/idle.py``), which is then its time.
@@ -202,6 +204,7 @@ class Cause:
     prediction: str
     reference: str
     min_share: float
+    remedies: tuple[str, ...]
     detect: Callable[[Case], Detection | None]
     time_sql: str | None = None
     takes_time: bool = True

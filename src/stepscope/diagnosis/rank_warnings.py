@@ -84,12 +84,12 @@ def rank_warnings(
         )
         warnings.append(
             f"rank {c.participants[last].rank} joins last at {joined} of {operations} collectives; "
-            f"the others wait {others} per step for it, {_because(c, last)}"
+            f"the others wait {others} per step for it, {_reason(c, last)}"
         )
     return [*warnings, *c.warnings]
 
 
-def _because(c: Collectives, last: int) -> str:
+def _reason(c: Collectives, last: int) -> str:
     late = c.lateness
     if late is not None and late.common:
         return "but take as long themselves, so it is not this rank's fault"

@@ -152,7 +152,7 @@ def _packets(
             rest = rest >> seven
             going = going & more
 
-    arrow = begins & (flow >= 0) if flow is not None else np.zeros(n, bool)
+    flows = begins & (flow >= 0) if flow is not None else np.zeros(n, bool)
     # the packet: its length comes first, but is known last
     fixed(varint(_PACKET << 3 | 2) + b"\0", every)
     whole = len(columns) - 1
@@ -165,11 +165,11 @@ def _packets(
     fixed(number(_TRACK, uuid), every)
     fixed(varint(_NAME_ID << 3), begins)
     numbers(names, begins)
-    if flow is not None and arrow.any():
-        fixed(varint((_FLOWS if leaves else _FLOW_ENDS) << 3 | 1), arrow)
+    if flow is not None and flows.any():
+        fixed(varint((_FLOWS if leaves else _FLOW_ENDS) << 3 | 1), flows)
         for byte in range(8):
             columns.append(((flow + 1) >> (8 * byte) & 255).astype(np.uint8))
-            used.append(arrow)
+            used.append(flows)
     last = len(columns)
     fixed(number(_FLAGS, _NEEDS) + number(_SEQUENCE, 1), every)
     mask = np.stack(used, 1)

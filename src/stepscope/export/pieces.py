@@ -1,4 +1,4 @@
-"""What every exported format needs of a timeline: slices that nest, and launch arrows."""
+"""What every exported format needs of a timeline: slices that nest, and launch flows."""
 
 from __future__ import annotations
 
@@ -152,10 +152,10 @@ def begins_and_ends(slices: Slices, rows: IntArray) -> tuple[IntArray, BoolArray
 
 @dataclass(frozen=True)
 class Flows:
-    """Launch arrows of one track.
+    """Flows from the launches of one track.
 
     Attributes:
-        number: number of the arrow at each row; -1 where there is none.
+        number: number of the flow at each row; -1 where there is none.
         leaves: whether they leave this track, else they arrive.
     """
 
@@ -164,7 +164,7 @@ class Flows:
 
 
 def launches(timeline: Timeline) -> dict[int, Flows]:
-    """Arrows from launch to kernel, by number of the track."""
+    """Flows from launch to kernel, by number of the track."""
     found: dict[int, Flows] = {}
     number = 0
     for source in timeline.sources:
@@ -174,7 +174,7 @@ def launches(timeline: Timeline) -> dict[int, Flows]:
         api = api.take(api.equals("api", "runtime", "driver"))
         call = launching_calls(gpu, api)
         ops = np.flatnonzero(call >= 0)
-        # a call that enqueued several operations has one arrow, to the first
+        # a call that enqueued several operations has one flow, to the first
         _, first = with_first(call[ops])
         ops = ops[first]
         numbers = np.arange(number, number + len(ops))

@@ -164,7 +164,7 @@ def compile_time(
     Args:
         gpu: the device.
         read: gives tables as frames.
-        quiet: the long silences of the launching threads, a disjoint set, ns.
+        quiet: long untraced CPU time of the launching threads, a disjoint set, ns.
         second_step_ns: from when on a kernel that was not seen before is new; in the first
             recorded step every kernel is seen for the first time.
         loading: first calls that loaded code; each stays an interval of its own.

@@ -5,8 +5,8 @@ enqueueing call began after the device went idle, the host was late, and the gap
 the host did from then on (:mod:`stepscope.activity.host`). If the call began before, the
 operation waited for something on the device.
 
-The host is also late because it lost its lead: after a synchronisation has drained the queue,
-every launch is late until the lead is regained. Those small gaps look like launch overhead but
+The host is also late because it lost its run-ahead: after a synchronisation has drained the queue,
+every launch is late until the run-ahead is regained. Those small gaps look like launch overhead but
 are the synchronisation's doing. They are charged to it up to the time it made the host wait, for
 that is how far ahead the host would otherwise have been.
 
@@ -154,14 +154,14 @@ CAUSE_OF_LABEL: Final = {
 
 KERNEL_GAP_NS = 20_000
 """An operation that was enqueued in time starts within this time after its predecessor: the
-device's own turnaround from one kernel to the next takes 1 to 2 us, 10 us and more where streams
+device's own gap from one kernel to the next takes 1 to 2 us, 10 us and more where streams
 or graphs change. Longer waits need another explanation."""
 
 BETWEEN_NS = 1_500
-"""Turnaround from one kernel to the next of a stream: 1 to 2 us."""
+"""Gap from one kernel to the next of a stream: 1 to 2 us."""
 
 CROWDED_NS = 1_000_000
-"""Blocking calls that follow one another within this time leave no room to build a lead."""
+"""Blocking calls that follow one another within this time leave no room to build run-ahead."""
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ class Gaps:
     Attributes:
         segments: columns ``start_ns``, ``end_ns``, ``cause`` (index into ``CAUSES``), ``op`` (row
             of ``GPU.ops`` that ended the gap; -1 at the window's end), ``evidence`` (index into
-            ``silence.EVIDENCE`` for silences, else -1). In time order; lengths sum to the idle
-            time exactly. ``inferred`` is 1 where the cause took the host's lead earlier (or is an
-        estimate), 0 where it was at work in the gap itself.
+            ``untraced_cpu.EVIDENCE`` for untraced CPU time, else -1). In time order; lengths sum
+            to the idle time exactly. ``inferred`` is 1 where the cause took the host's run-ahead
+            earlier (or is an estimate), 0 where it was at work in the gap itself.
         waited_sync_ns: how long synchronisations made the host wait for a busy device.
         waited_copy_ns: how long blocking copies did.
     """
@@ -383,12 +383,12 @@ def _charge_lost_run_ahead(
     columns: dict[str, IntArray],
     attributed: list[Attributed],
 ) -> tuple[dict[str, IntArray], int, int]:
-    """Charge late launches to the waits and host work that took the host's lead.
+    """Charge late launches to the waits and host work that took the host's run-ahead.
 
-    The lead that removing them would have left is a running balance: time spent waiting or working
-    while the device was busy adds to it, a late launch uses up its own length, and the balance
-    never falls below zero. With ``x`` the signed amounts and ``X`` their running sum, what could
-    not be covered so far is ``-min(0, min X)``.
+    The run-ahead that removing them would have left is a running balance: time spent waiting or
+    working while the device was busy adds to it, a late launch uses up its own length, and the
+    balance never falls below zero. With ``x`` the signed amounts and ``X`` their running sum, what
+    could not be covered so far is ``-min(0, min X)``.
     """
     begin, stop = int(timeline.start_ns[0]), int(timeline.end_ns[-1])
     start, end, cause = _run_ahead_takers(gpu, timeline, begin, stop, attributed)

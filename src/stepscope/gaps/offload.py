@@ -212,14 +212,14 @@ def _offloading(
     kinds, _ = distinct_rows((step, size[rows]))
     sizes = np.bincount(step[kinds], minlength=n)
     plain = (pairs >= MIN_PAIRS) & (sizes >= MIN_SIZES)
-    stated = _said(gpu, rows, step, n)
+    stated = _named_optimizer(gpu, rows, step, n)
     found: BoolArray = (
         (plain | stated) & (back >= MIN_BYTES) & (back >= MIN_SHARE * np.maximum(all_down, 1))
     )[step]
     return found
 
 
-def _said(gpu: GpuTimeline, rows: IntArray, step: IntArray, n: int) -> BoolArray:
+def _named_optimizer(gpu: GpuTimeline, rows: IntArray, step: IntArray, n: int) -> BoolArray:
     """Steps in which a range that says optimizer or offload holds most of the copies.
 
     Or in which such a range, with hardly a kernel launched in it, lies between two of them: an

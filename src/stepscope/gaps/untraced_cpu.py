@@ -1,9 +1,9 @@
-"""Tell what a long silence of the host was: waiting for input, noise, or work of its own.
+"""Tell what long untraced CPU time was: waiting for input, noise, or work of its own.
 
-A silence is a stretch without any CUDA call on the threads that enqueue work. The evidence, in
-the order it is trusted: an annotation or Python function that says so; a wait in the operating
-system where there is a loader to wait for; what the thread did with the batch right afterwards.
-Without evidence it is host work.
+Untraced CPU time is a stretch without any CUDA call on the threads that enqueue work. The
+evidence, in the order it is trusted: an annotation or Python function that says so; a wait in the
+operating system where there is a loader to wait for; what the thread did with the batch right
+afterwards. Without evidence it is host work.
 
 An upload alone is weak evidence, for all host work may end in one. It counts where the program
 trains, as far as anyone can tell, where the upload is the first thing in a step and not a mere
@@ -12,7 +12,7 @@ scalar, and where it does not bring back what went to the host before.
 Work of the program comes at its place in the step: the same number of operations after the step's
 begin, or before its end, as in other steps. A pause at a place that takes microseconds in the
 other steps is the machine's doing (another thread or process, a clock interrupt, a page fault).
-It costs device time only because the host has no lead, which is what launch-bound means.
+It costs device time only because the host has no run-ahead, which is what launch-bound means.
 """
 
 from __future__ import annotations

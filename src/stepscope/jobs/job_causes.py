@@ -189,11 +189,11 @@ def few_ranks(job: DigestJob, need: AnyArray) -> list[Seen]:
     )
     if late.mechanism != "idle" and not by_itself:
         return _counting(found, step)
-    doubt = 0.0 if late.mechanism == "rate" else _more_recording(job.times, late)
-    if doubt and late.imposed_ns - doubt < _LEAST["straggler"] * step:
+    overhead = 0.0 if late.mechanism == "rate" else _more_recording(job.times, late)
+    if overhead and late.imposed_ns - overhead < _LEAST["straggler"] * step:
         return _counting(found, step)
     seen = _plain("straggler", late.devices, late.imposed_ns)
-    seen.bounds_ns = (max(min(late.sure_ns - doubt, late.others_wait_ns), 0.0), late.imposed_ns)
+    seen.bounds_ns = (max(min(late.sure_ns - overhead, late.others_wait_ns), 0.0), late.imposed_ns)
     seen.lateness, seen.root_cause = late, late.idle_cause
     seen.reason = _reason(late.mechanism, late.idle_cause)
     if late.mechanism == "rate" and not late.in_turn:  # the device is repaired, whatever hosts took

@@ -1,11 +1,11 @@
 """Attention that is written out, and what it takes fused.
 
-Product, scale, mask, softmax, dropout and product are kernels of their own: softmax kernels
-between GEMMs tell. Fused attention does the arithmetic of the products (and the scores once more
+GEMM, scale, mask, softmax, dropout and GEMM are kernels of their own: softmax kernels
+between GEMMs tell. Fused attention does the arithmetic of the GEMMs (and the scores once more
 in the backward pass) without a matrix of scores in memory.
 
 Where operators have shapes, its time is that arithmetic at the rate that fused attention reaches
-for such heads and lengths. Else it is a share of the products' time.
+for such heads and lengths. Else it is a share of the GEMMs' time.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from stepscope.trace.frame import BoolArray, IntArray
 FloatArray = npt.NDArray[np.float64]
 
 BETWEEN = 16
-"""Elementwise kernels that may lie between the softmax and a product of its attention: scale, mask
+"""Elementwise kernels that may lie between the softmax and a GEMM of its attention: scale, mask
 (building it too), dropout and casts need some ten."""
 
 FUSED_SHARE = 0.6
 UNMASKED_SHARE = 0.85
 FUSED_LEAST = 0.35
 FUSED_MOST = 1.0
-"""What fused attention takes where shapes are not known, as a share of the products that it
+"""What fused attention takes where shapes are not known, as a share of the GEMMs that it
 replaces: under a mask (which is taken for a causal one: half of the arithmetic), without, at least
-and at most. The separate products write and read the T x T scores: with heads 64 to 128 wide that
+and at most. The separate GEMMs write and read the T x T scores: with heads 64 to 128 wide that
 is 64 to 128 FLOP a byte, below the 150 to 300 that GPUs need to be bound by arithmetic. So the
-products wait for memory, which the fused kernel does not touch."""
+GEMMs wait for memory, which the fused kernel does not touch."""
 
 SINGLE_SHARE = 1.05
 SINGLE_MOST = 1.5
-"""The same where the products are not in half precision: the kernels that fuse single precision
+"""The same where the GEMMs are not in half precision: the kernels that fuse single precision
 (CUTLASS, without TF32) reach 50 TFLOP/s forward and 45 backward on an H200, what cuBLAS reaches in
-products of it."""
+GEMMs of it."""
 
 WIDE_HEAD = 128
 RATE_NARROW = 0.40
@@ -82,7 +82,7 @@ class UnfusedAttention:
         softmaxes: number of softmax kernels in it, forward and backward.
         gemms_ns: time of its GEMMs.
         rest_ns: time of everything between them.
-        by_shape: whether the fused kernel's time comes from the products' shapes.
+        by_shape: whether the fused kernel's time comes from the GEMMs' shapes.
     """
 
     repair: Repair
@@ -95,7 +95,7 @@ class UnfusedAttention:
 def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     """Find softmax kernels between GEMMs with nothing but light kernels between.
 
-    A classifier's softmax is not followed by a product; a router's is followed by top-k and
+    A classifier's softmax is not followed by a GEMM; a router's is followed by top-k and
     indexing; the loss's is a log-softmax.
     """
     ops = kernels.gpu.ops
@@ -122,7 +122,7 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
         return None
     chain = np.zeros(len(order) + 1, np.int64)
     first, last = before.copy(), after.copy()
-    # the gradient has two products on either side
+    # the gradient has two GEMMs on either side
     second_before = heavy[np.maximum(place - 2, 0)]
     second_after = heavy[np.minimum(place + 2, len(heavy) - 1)]
     wide = backward[at]
@@ -175,23 +175,23 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
     )
 
 
-def fused_ns(kernels: Kernels, products: IntArray, *, masked: bool) -> FloatArray | None:
-    """What fused attention takes for each of its products, by their shapes, ns.
+def fused_ns(kernels: Kernels, gemms: IntArray, *, masked: bool) -> FloatArray | None:
+    """What fused attention takes for each of its GEMMs, by their shapes, ns.
 
     Args:
         kernels: the device's kernels.
-        products: rows of the GEMMs of attention that is written out.
+        gemms: rows of the GEMMs of attention that is written out.
         masked: whether the scores are masked.
 
     Returns:
-        None where a product's shape or the device's peak is not known, or where products are not
+        None where a GEMM's shape or the device's peak is not known, or where GEMMs are not
         in half precision.
     """
     peaks, who = kernels.peaks, kernels.attribution
     table = who.operators
-    operator = who.operator[products]
-    half = kernels.math[products] == MATH_NAMES.index("16bit")
-    if peaks is None or not peaks.half or not len(products) or not half.all():
+    operator = who.operator[gemms]
+    half = kernels.math[gemms] == MATH_NAMES.index("16bit")
+    if peaks is None or not peaks.half or not len(gemms) or not half.all():
         return None
     if "input_shapes" not in table or (operator < 0).any():
         return None
@@ -204,8 +204,8 @@ def fused_ns(kernels: Kernels, products: IntArray, *, masked: bool) -> FloatArra
     work = np.array(found, np.float64)
     batch, head, length = work[:, 0], work[:, 1], work[:, 2]
     flop = 2 * batch * head * work[:, 2] * work[:, 3]
-    backward = kernels.phase[products] == PHASES.index("backward")
-    # of five products in the fused backward pass four are those that are seen
+    backward = kernels.phase[gemms] == PHASES.index("backward")
+    # of five GEMMs in the fused backward pass four are those that are seen
     flop *= np.where(backward, 5 / 4, 1) * (0.5 if masked else 1)
     wide = np.clip((head - 64) / (WIDE_HEAD - 64), 0, 1)
     at = HALF_RATE_AT_CAUSAL if masked else HALF_RATE_AT
@@ -215,7 +215,7 @@ def fused_ns(kernels: Kernels, products: IntArray, *, masked: bool) -> FloatArra
 
 
 def _product(text: str) -> tuple[int, int, int, int] | None:
-    """Batch, head size and the two lengths of a product of a batch, from its shapes as JSON."""
+    """Batch, head size and the two lengths of a GEMM of a batch, from its shapes as JSON."""
     try:
         shapes = [
             shape for shape in json.loads(text) if isinstance(shape, list) and len(shape) >= 3
@@ -236,7 +236,7 @@ def _product(text: str) -> tuple[int, int, int, int] | None:
 def _with_layout_copies(kernels: Kernels, order: IntArray, first: IntArray) -> IntArray:
     """Begin of each chain with the copies just before it that lay out its operands.
 
-    Products in batches need contiguous operands, fused attention takes them as they are. Casts
+    GEMMs in batches need contiguous operands, fused attention takes them as they are. Casts
     (of the weights of the next layer) and sets are not counted.
     """
     operation = np.array([c.operation == "direct_copy" for c in kernels.classes] + [False])

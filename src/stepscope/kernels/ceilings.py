@@ -45,7 +45,7 @@ class Peaks:
         return self.tf32 > 0
 
     def of(self, math: str) -> float:
-        """Peak of products in a key of ``categories.MATHS``, FLOP/s; 0 where unknown."""
+        """Peak of GEMMs in a key of ``categories.MATHS``, FLOP/s; 0 where unknown."""
         return {
             "fp64": self.fp64_gemm or self.fp64,
             "fp32": self.fp32,

@@ -13,7 +13,7 @@ from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 FAR_BELOW = 0.25
-"""Share of the ceiling (arithmetic or memory, whichever is lower) under which a product is far
+"""Share of the ceiling (arithmetic or memory, whichever is lower) under which a GEMM is far
 below what its shape allows. Libraries achieve 50 to 80 % where the shape fills the device."""
 
 REACHABLE = 0.5
@@ -76,8 +76,8 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     code = int(np.argmax(lost))
     rows = rows[name[rows] == code]
     spent = int(duration[rows].sum())
-    grid_told = not bool(by_shape[rows[0]])
-    ideal = int((grid_ns if grid_told else ceiling)[rows].sum())
+    grid_known = not bool(by_shape[rows[0]])
+    ideal = int((grid_ns if grid_known else ceiling)[rows].sum())
     after = int(new[rows].sum())
     return Inefficient(
         label=kernels.classes[code].label,
@@ -92,14 +92,14 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
             high_ns=(spent + after) // 2,
         ),
         achieved=ideal / spent,
-        by_grid=grid_told,
+        by_grid=grid_known,
     )
 
 
 def _ceiling_ns(kernels: Kernels) -> AnyArray:
-    """Least time of the products whose shapes are recorded, ns; 0 for all others.
+    """Least time of the GEMMs and convolutions whose shapes are recorded, ns; 0 for all others.
 
-    An operator that launches several products (the gradients of a convolution) shares its work
+    An operator that launches several of them (the gradients of a convolution) shares its work
     among them by their time.
     """
     found = np.zeros(len(kernels.gpu.ops))
@@ -115,9 +115,9 @@ def _ceiling_ns(kernels: Kernels) -> AnyArray:
 
 
 def product_work(kernels: Kernels) -> tuple[AnyArray, AnyArray]:
-    """FLOP and least bytes of each product whose operator's shapes are recorded; 0 of all others.
+    """FLOP and least bytes of GEMMs and convolutions of recorded shapes; 0 of all others.
 
-    Of an operator that launches several products each has its part by its time.
+    Of an operator that launches several of them each has its part by its time.
     """
     flop, moved = np.zeros((2, len(kernels.gpu.ops)))
     table = kernels.attribution.operators
@@ -136,7 +136,7 @@ def product_work(kernels: Kernels) -> tuple[AnyArray, AnyArray]:
 
 
 def product_elements(kernels: Kernels) -> tuple[AnyArray, AnyArray]:
-    """Elements of each product's operands, and of its result, by recorded shapes; 0 of others."""
+    """Elements of each GEMM's operands, and of its result, by recorded shapes; 0 of others."""
     operands, result = np.zeros((2, len(kernels.gpu.ops)))
     table, operator = kernels.attribution.operators, kernels.attribution.operator
     rows = np.flatnonzero(kernels.in_category("matmul") & (operator >= 0))

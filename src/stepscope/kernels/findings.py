@@ -50,7 +50,7 @@ class Findings:
 
     @cached_property
     def precision(self) -> LowPrecision | None:
-        """Products in single precision."""
+        """GEMMs and convolutions in single precision."""
         return low_precision(self._kernels)
 
     @cached_property

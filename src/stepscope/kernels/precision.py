@@ -1,4 +1,4 @@
-"""Products in another type: what they take on the cores that multiply it."""
+"""GEMMs in another type: what they take on the cores that multiply it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from stepscope.trace.frame import IntArray
 FloatArray = npt.NDArray[np.float64]
 
 ACHIEVED: Final = {"fp64": 0.8, "fp32": 0.8, "tf32": 0.62, "16bit": 0.72, "8bit": 0.54}
-"""Share of the dense peak that cuBLAS achieves in large products, by type. Measured on an H200
-with products of 8192 x 1024 x 1024 to 16384: 0.76 in single precision, 0.63 in TF32, 0.77 in BF16.
+"""Share of the dense peak that cuBLAS achieves in large GEMMs, by type. Measured on an H200
+with GEMMs of 8192 x 1024 x 1024 to 16384: 0.76 in single precision, 0.63 in TF32, 0.77 in BF16.
 Tensor cores need 7 to 15 times the operands a second, so that memory weighs more; FP8 pays for
 scaling."""
 
 SHORT_NS = 100_000
-"""Shorter products do not fill the quicker cores as they fill the slower ones."""
+"""Shorter GEMMs do not fill the quicker cores as they fill the slower ones."""
 
 SPREAD: Final = 1.2
 """How far the achieved share is from :data:`ACHIEVED`, either way."""
@@ -34,7 +34,7 @@ _ITEM_BYTES: Final = {"fp64": 8, "fp32": 4, "tf32": 4, "16bit": 2, "8bit": 1, "t
 
 @dataclass(frozen=True)
 class LowPrecision:
-    """Single-precision products of the steady window.
+    """Single-precision GEMMs of the steady window.
 
     Attributes:
         repair: the kernels, and TF32 (or BF16) instead.
@@ -52,14 +52,14 @@ class LowPrecision:
 
 
 def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
-    """What products take in another type, ns.
+    """What GEMMs take in another type, ns.
 
     The time that they take, over the ratio of what is achieved of both types' peaks; not less than
     the achieved rate and the memory allow where their shapes are known.
 
     Args:
         kernels: the device's kernels.
-        rows: products whose type is known (``Kernels.math``), on a device whose peaks are.
+        rows: GEMMs whose type is known (``Kernels.math``), on a device whose peaks are.
         after: the type, a key of ``categories.MATHS``.
     """
     peaks = kernels.peaks
@@ -79,7 +79,7 @@ def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
 
 
 def low_precision(kernels: Kernels) -> LowPrecision | None:
-    """Products on the CUDA cores of a device that has tensor cores for them.
+    """GEMMs on the CUDA cores of a device that has tensor cores for them.
 
     Returns:
         None where there are none, the device has no tensor cores for TF32 or BF16, or its rates
@@ -93,7 +93,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
     rows = np.flatnonzero(single & kernels.steady)
     if not len(rows):
         return None
-    # on some products TF32 is no faster than the CUDA cores, only BF16 is
+    # on some GEMMs TF32 is no faster than the CUDA cores, only BF16 is
     after = "tf32" if peaks.tf32 > _FASTER * peaks.fp32 else "16bit"
     old = kernels.duration_ns[rows]
     new = np.rint(in_precision(kernels, rows, after)).astype(np.int64)

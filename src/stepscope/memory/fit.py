@@ -85,7 +85,7 @@ def predict(known: Explained, change: Change, limit_bytes: int | None) -> Predic
     """
     _refuse(known, change)
     assumptions: list[str] = []
-    scales, unsure = _scaling(known)
+    scales, uncertain = _scaling(known)
     if change.batch != 1:
         assumptions.append(
             "parameters, gradients, optimizer state and casts of weights keep their size; all else "
@@ -93,7 +93,7 @@ def predict(known: Explained, change: Change, limit_bytes: int | None) -> Predic
         )
     middle, low, high = (
         _changed(known, change, chosen, assumptions if number == 0 else [])
-        for number, chosen in enumerate((scales, scales & ~unsure, scales | unsure))
+        for number, chosen in enumerate((scales, scales & ~uncertain, scales | uncertain))
     )
     low, high = min(low, middle, high), max(low, middle, high)
     if change != Change():

@@ -98,9 +98,11 @@ def _compiled(cxx: str, arguments: tuple[str, ...]) -> subprocess.CompletedProce
 
 
 def cache_folder() -> Path:
-    """Where a library compiled on first use is kept."""
+    """Where a library compiled on first use is kept: in the folder of ``stepscope cache``."""
     if own := os.environ.get("STEPSCOPE_CACHE_DIR"):
         return Path(own) / "native"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "stepscope" / "native"
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "stepscope" / "native"
 

@@ -64,7 +64,7 @@ SHORT_NS = 5_000
 
 PIPES: Final = {
     "pipe_tensor": "tensor cores",
-    "pipe_fma": "FMA (single precision and integer products)",
+    "pipe_fma": "FMA (single precision and integer multiplications)",
     "pipe_alu": "ALU (integer, logic, comparisons)",
     "pipe_fp64": "FP64",
     "pipe_xu": "XU (special functions, conversions)",
@@ -179,8 +179,8 @@ def finding_of(facts: Facts) -> Finding:
     return _found("latency", _idle(facts))
 
 
-def _found(id_: str, *because_of: str, level: str = "") -> Finding:
-    return Finding(LIMITERS[id_], tuple(text for text in because_of if text), level)
+def _found(id_: str, *caused_by: str, level: str = "") -> Finding:
+    return Finding(LIMITERS[id_], tuple(text for text in caused_by if text), level)
 
 
 def _grid(facts: Facts) -> Finding | None:
@@ -247,7 +247,7 @@ def _busy_compute(facts: Facts) -> Finding | None:
     if pipe == "pipe_tensor" and percent >= BUSY:
         return _found("tensor_bound", stated, busiest)
     if facts.top_wait == "barrier" and percent < BUSY:
-        return _found("barriers", stated, _wait_said(facts), f"busiest arithmetic pipe: {busiest}")
+        return _found("barriers", stated, _wait_text(facts), f"busiest arithmetic pipe: {busiest}")
     threads = facts.launch.get("threads_per_instruction")
     if threads is not None and threads < FEW_THREADS:
         return _found(
@@ -260,7 +260,7 @@ def _busy_compute(facts: Facts) -> Finding | None:
 
 def _waiting(facts: Facts) -> Finding | None:
     """No unit is busy: what do warps wait for?"""
-    idle, wait = _idle(facts), _wait_said(facts)
+    idle, wait = _idle(facts), _wait_text(facts)
     memory = facts.memory
     on_memory = facts.waiting(_MEMORY_WAITS)
     on_shared = facts.waiting(_SHARED_WAITS)
@@ -342,7 +342,7 @@ def _by_wait(facts: Facts, wait: str, idle: str) -> Finding | None:
     return _found(id_, wait, stated, idle)
 
 
-def _wait_said(facts: Facts) -> str:
+def _wait_text(facts: Facts) -> str:
     first = next(iter(facts.waits.items()), None)
     if first is None:
         return ""

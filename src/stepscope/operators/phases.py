@@ -248,7 +248,7 @@ def _of_device(device: Device) -> tuple[DeviceSteps, list[PhaseTime], list[Phase
     place = device.rank, e.gpu.device
     totals, steps = [], []
     for phase, (on_host, on_gpu, waiting) in table.items():
-        facts = tuple(_told_by(phase, p, int(begin[0]), int(end[-1])) for p in (busy, waited))
+        facts = tuple(_marked_by(phase, p, int(begin[0]), int(end[-1])) for p in (busy, waited))
         spent = None if on_host is None else int(on_host.sum())
         gpu, idle_ = int(on_gpu.sum()), int(waiting.sum())
         share = (gpu + idle_) / max(int(wall.sum()), 1)
@@ -265,7 +265,7 @@ def _of_device(device: Device) -> tuple[DeviceSteps, list[PhaseTime], list[Phase
     return DeviceSteps(*place, len(rows), int(wall.sum()), whole), totals, steps
 
 
-def _told_by(phase: int, painted: _Painted, begin: int, end: int) -> str:
+def _marked_by(phase: int, painted: _Painted, begin: int, end: int) -> str:
     """The evidence of most of a phase's time."""
     window = np.array([begin]), np.array([end])
     held = [
@@ -396,8 +396,8 @@ def _busy(e: Explanation, phase: IntArray, evidence: IntArray) -> _Painted:
     start, end = (np.concatenate([part[0][side] for part in parts]) for side in (0, 1))
     sizes = [len(part[0][0]) for part in parts]
     order = np.argsort(start, kind="stable")
-    codes, told_by = (np.repeat([part[of] for part in parts], sizes)[order] for of in (1, 2))
-    return _Painted(start[order], end[order], codes, told_by)
+    codes, marked_by = (np.repeat([part[of] for part in parts], sizes)[order] for of in (1, 2))
+    return _Painted(start[order], end[order], codes, marked_by)
 
 
 def _by_next_op(e: Explanation, phase: IntArray, begin: int, end: int) -> _Painted:

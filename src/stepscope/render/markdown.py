@@ -106,7 +106,7 @@ def _finding(number: int, finding: Finding) -> list[str]:
         f"Fixed: {milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
         f"({milliseconds(finding.prediction_low_ns)} to "
         f"{milliseconds(finding.prediction_high_ns)})."
-        + escape(f" Note: {doubt}." if (doubt := beside.reliability_text(finding)) else ""),
+        + escape(f" Note: {note}." if (note := beside.reliability_text(finding)) else ""),
         "",
         *(f"- {escape(advice)}" for advice in finding.recommendations),
     ]

@@ -151,15 +151,15 @@ def _many_in_unit(array: pa.Array, unit: str) -> Any:
         shown = values / BYTE_UNITS[unit]
     scaled = shown * scale
     whole = np.rint(scaled)
-    unsure = ~(np.abs(np.abs(scaled - whole) - 0.5) > 1e-3) | ~(np.abs(scaled) < 1e12)
-    unsure |= scaled < 0  # a sign would stand before a whole part of 0
-    whole = np.where(unsure, 0, whole).astype(np.int64)
+    uncertain = ~(np.abs(np.abs(scaled - whole) - 0.5) > 1e-3) | ~(np.abs(scaled) < 1e12)
+    uncertain |= scaled < 0  # a sign would stand before a whole part of 0
+    whole = np.where(uncertain, 0, whole).astype(np.int64)
     fractions = pa.array([f".{part:0{decimals}d}" for part in range(scale)], type=pa.string())
     texts = pc.binary_join_element_wise(
         pa.array(whole // scale).cast(pa.string()), fractions.take(pa.array(whole % scale)), ""
     )
-    if not unsure.any():
+    if not uncertain.any():
         return texts
-    rows = np.flatnonzero(unsure)
+    rows = np.flatnonzero(uncertain)
     exact = converted(array.take(pa.array(rows)).to_pylist(), unit)
-    return pc.replace_with_mask(texts, pa.array(unsure), pa.array(exact, type=pa.string()))
+    return pc.replace_with_mask(texts, pa.array(uncertain), pa.array(exact, type=pa.string()))

@@ -199,8 +199,8 @@ def _finding(
                 ),
             )
         )
-        if doubt := beside.reliability_text(finding):
-            lines.append((3, Text(doubt, style="yellow")))
+        if note := beside.reliability_text(finding):
+            lines.append((3, Text(note, style="yellow")))
     place = finding.where
     places = [
         ("range", place.range),

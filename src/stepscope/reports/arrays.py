@@ -23,9 +23,9 @@ def round_half_away(values: AnyArray, decimals: int = 1) -> FloatArray:
     scaled = exact * scale
     rounded = np.sign(scaled) * np.floor(np.abs(scaled) + 0.5) / scale
     # the product is rounded itself: near a half, only decimal arithmetic decides
-    unsure = np.abs(np.abs(scaled) % 1.0 - 0.5) < 1e-5 * np.maximum(1.0, np.abs(scaled) * 1e-9)
+    uncertain = np.abs(np.abs(scaled) % 1.0 - 0.5) < 1e-5 * np.maximum(1.0, np.abs(scaled) * 1e-9)
     unit = Decimal(1).scaleb(-decimals)
-    for row in np.flatnonzero(unsure & np.isfinite(exact)).tolist():
+    for row in np.flatnonzero(uncertain & np.isfinite(exact)).tolist():
         number = Decimal(repr(float(exact[row])))
         rounded[row] = float(number.quantize(unit, rounding=ROUND_HALF_UP))
     return rounded

@@ -55,7 +55,7 @@ class Process:
         module = "stepscope.server.background"
         self._command = [sys.executable, "-P", "-m", module, what, options, *paths]
         self._process: subprocess.Popen[bytes] | None = None
-        self._said: list[str] = []
+        self._messages: list[str] = []
 
     def wait(self, stored: str = "") -> None:
         """Start it if it was not started, and wait until it has ended.
@@ -76,10 +76,12 @@ class Process:
         assert self._process
         code = self._process.wait()
         if code == _NOT_KEPT:
-            raise StorageError(self._said[0])
+            raise StorageError(self._messages[0])
         if code != 0:
             how = "it ran out of memory or was ended"
-            raise InputError(self._said[0] if self._said else f"the work was not finished: {how}")
+            raise InputError(
+                self._messages[0] if self._messages else f"the work was not finished: {how}"
+            )
 
     def _start(self) -> None:
         self._process = subprocess.Popen(
@@ -103,7 +105,7 @@ class Process:
             elif word == "doing":
                 self.doing = rest
             elif word == "error":
-                self._said.append(rest)
+                self._messages.append(rest)
             elif word == "stored":
                 with self._changed:
                     self._stored.add(rest)

@@ -212,8 +212,8 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
     if unseen:
         first, last, stated = steady_steps(duration_ns[: n - unseen], open_end=open_end)
         which = "the last step" if unseen == 1 else f"the last {unseen} steps"
-        unseen_said = f"{which} set aside, because the capture ends before the GPU gets to them"
-        return first, last, f"{stated} and {unseen_said}" if stated else unseen_said
+        unseen_text = f"{which} set aside, because the capture ends before the GPU gets to them"
+        return first, last, f"{stated} and {unseen_text}" if stated else unseen_text
     typical = float(np.median(duration_ns[n // 2 :]))
     first, last = 0, n - 1
     while first < n // 2 and duration_ns[first] > 1.3 * typical:

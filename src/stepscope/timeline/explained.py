@@ -31,7 +31,7 @@ class Gap(NamedTuple):
     """What is known of one piece of idle time.
 
     Attributes:
-        evidence: position in ``silence.EVIDENCE``; -1 where none is needed.
+        evidence: position in ``untraced_cpu.EVIDENCE``; -1 where none is needed.
         inferred: whether the cause acted earlier, or this is an estimate.
         op: ``gpu_op.id`` of the operation that ended it; -1 where none did.
         call: ``api_call.id`` of what launched that; -1 where unknown.

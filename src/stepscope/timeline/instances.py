@@ -131,7 +131,7 @@ class _Finder:
         if spans.instance is not None:
             waiting = self._waiting(int(spans.instance[row]), spans.device)
             responsible = self._kept_busy(on_device, begin, end)
-        # where nothing fills the gap, what took the host's lead acted before it; that a thread
+        # where nothing fills the gap, what took the host's run-ahead acted before it; that a thread
         # slept says least
         earlier = begin - _BEFORE * (end - begin)
         for tracks, since in ((telling, begin), (telling, earlier), (threads, begin)):

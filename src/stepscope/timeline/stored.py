@@ -76,13 +76,13 @@ class StoredSlices(Slices):
             for name in ("table", "index", "covered", "dominant", "count", "long")
         }
         parts["table"] = parts["table"].reshape(-1, 6)
-        object.__setattr__(self, "_told", (file, key, facts, offset))
+        object.__setattr__(self, "_opened", (file, key, facts, offset))
         object.__setattr__(self, "_levels", Levels(**parts))
         object.__setattr__(self, "_number", number)
 
     @property
     def _parts(self) -> tuple[ArrayFile, str, dict[str, Any], int]:
-        found: tuple[ArrayFile, str, dict[str, Any], int] = self.__dict__["_told"]
+        found: tuple[ArrayFile, str, dict[str, Any], int] = self.__dict__["_opened"]
         return found
 
     @cached_property

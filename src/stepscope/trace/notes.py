@@ -102,7 +102,7 @@ class Notes:
         Raises:
             InputError: the file is there and cannot be read as notes.
         """
-        return self._told(self._load())
+        return self._answer(self._load())
 
     def change(
         self, id_: str, based_on: int, begin_ns: int, end_ns: int, text: str, *, deleted: bool
@@ -149,9 +149,9 @@ class Notes:
             file.revision += 1
             file.capture = self._capture.name.encode("utf-8", "replace").decode()
             self._save(file)
-        return self._told(file)
+        return self._answer(file)
 
-    def _told(self, file: _File) -> dict[str, Any]:
+    def _answer(self, file: _File) -> dict[str, Any]:
         notes = [
             {
                 "id": note.id,

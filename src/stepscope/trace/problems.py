@@ -271,7 +271,7 @@ DECLARED: dict[str, ProblemKind] = _kinds(
     ProblemKind(
         "unresolved_forward",
         "notice",
-        "arrows from forward to backward operators lead to no recorded operator",
+        "flow events from forward to backward operators end at no recorded operator",
         "nothing to do; the operators at the edge of the capture are the usual ones",
     ),
     ProblemKind(

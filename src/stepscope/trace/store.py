@@ -157,8 +157,8 @@ class TraceWriter:
                 self._clean[table, field.name] = texts
                 continue
             self.problems.count("invalid_text", len(changed), scope=table, detail=changed[0])
-            mended = pa.DictionaryArray.from_arrays(column.indices, cleaned)
-            batch = batch.set_column(at, field, mended)
+            repaired = pa.DictionaryArray.from_arrays(column.indices, cleaned)
+            batch = batch.set_column(at, field, repaired)
         return batch
 
     def _drop_invalid(self, table: str, batch: pa.RecordBatch) -> pa.RecordBatch:

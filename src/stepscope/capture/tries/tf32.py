@@ -1,4 +1,4 @@
-"""Single-precision products on tensor cores."""
+"""Single-precision GEMMs and convolutions on tensor cores."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 TRY = Try(
     "tf32",
-    summary="products and convolutions in single precision use tensor cores, with inputs rounded "
+    summary="GEMMs and convolutions in single precision use tensor cores, with inputs rounded "
     "to 10 bits",
     repairs=("low_precision_unused",),
     lines="torch.set_float32_matmul_precision('high')",

@@ -73,7 +73,7 @@ class FolderStore:
         scheme, _, rest = place.partition("://")
         self.remote = bool(rest) and scheme not in ("file", "local")
         self._files: _Files
-        with self._told():
+        with self._readable_errors():
             self._files = RemoteFiles(place) if self.remote else LocalFiles(Path(rest or place))
             if create:
                 self._files.make()
@@ -88,7 +88,7 @@ class FolderStore:
         Raises:
             StorageError: the folder cannot be written.
         """
-        with self._told():
+        with self._readable_errors():
             for name in self._names():
                 if _key(name) == record.key:
                     return record.entry(self._numbers()[name])
@@ -98,7 +98,7 @@ class FolderStore:
 
     def entries(self, name: str = "") -> list[Entry]:
         """Recorded runs, the earliest first; of one name, or all."""
-        with self._told():
+        with self._readable_errors():
             numbers = self._numbers()
             found = self._read(list(numbers))
         return [r.entry(numbers[at]) for at, r in found.items() if name in ("", r.name)]
@@ -109,7 +109,7 @@ class FolderStore:
         Raises:
             UsageError: there is no such entry.
         """
-        with self._told():
+        with self._readable_errors():
             for name, known in self._numbers().items():
                 if known == number:
                     for record in self._read([name]).values():
@@ -118,7 +118,7 @@ class FolderStore:
 
     def records(self) -> list[Record]:
         """Everything, to be written elsewhere; the earliest first."""
-        with self._told():
+        with self._readable_errors():
             return list(self._read(self._names()).values())
 
     def keep(self, latest: int, name: str = "") -> int:
@@ -126,7 +126,7 @@ class FolderStore:
 
         Files that a killed writer left half written are removed, too, after a day.
         """
-        with self._told():
+        with self._readable_errors():
             series: dict[str, list[str]] = {}
             for at, record in self._read(self._names()).items():
                 if name in ("", record.name):
@@ -163,7 +163,7 @@ class FolderStore:
         }
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _readable_errors(self) -> Iterator[None]:
         """Turn errors into one sentence: the packages behind fsspec raise anything."""
         try:
             yield

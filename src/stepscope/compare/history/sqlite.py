@@ -80,7 +80,7 @@ class SqliteStore:
         self.where = str(path)
         if not create and not path.is_file():
             raise InputError(f"{path} does not exist; make it with stepscope history add")
-        with self._told():
+        with self._readable_errors():
             self._db = self._connected()
             try:
                 self._check()
@@ -164,7 +164,7 @@ class SqliteStore:
         Raises:
             StorageError: the file cannot be written.
         """
-        with self._told(), self._written():
+        with self._readable_errors(), self._written():
             known = self._db.execute("SELECT id FROM entry WHERE key = ?", (record.key,)).fetchone()
             if known:
                 return record.entry(known[0])
@@ -184,7 +184,7 @@ class SqliteStore:
     def entries(self, name: str = "") -> list[Entry]:
         """Recorded runs, the earliest first; of one name, or all."""
         # one transaction: what is removed meanwhile is seen in both tables or in none
-        with self._told(), self._reading():
+        with self._readable_errors(), self._reading():
             rows = self._db.execute(
                 "SELECT id, added_ns, name, revision, label FROM entry "
                 "WHERE ?1 = '' OR name = ?1 ORDER BY id", (name,)
@@ -205,7 +205,7 @@ class SqliteStore:
         Raises:
             UsageError: there is no such entry.
         """
-        with self._told():
+        with self._readable_errors():
             row = self._db.execute("SELECT profile FROM entry WHERE id = ?", (number,)).fetchone()
         if row is None:
             raise UsageError(f"{self.path} has no entry {number}; list them with history list")
@@ -215,7 +215,7 @@ class SqliteStore:
 
     def records(self) -> list[Record]:
         """Everything, to be written elsewhere; the earliest first."""
-        with self._told():
+        with self._readable_errors():
             key = "key" if self._version() > 1 else _OLD_KEY
             keys = dict(self._db.execute(f"SELECT id, {key} FROM entry").fetchall())
         if not all(isinstance(key, str) for key in keys.values()):
@@ -228,7 +228,7 @@ class SqliteStore:
 
     def keep(self, latest: int, name: str = "") -> int:
         """Remove all but the latest runs of each name; returns how many."""
-        with self._told(), self._written():
+        with self._readable_errors(), self._written():
             cursor = self._db.execute(
                 "DELETE FROM entry WHERE (?1 = '' OR name = ?1) AND id NOT IN (SELECT id FROM "
                 "(SELECT id, row_number() OVER (PARTITION BY name ORDER BY id DESC) AS n "
@@ -265,7 +265,7 @@ class SqliteStore:
             raise
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[None]:
+    def _readable_errors(self) -> Iterator[None]:
         """Turn SQLite's errors into one sentence."""
         try:
             yield

@@ -100,5 +100,12 @@ CAUSE = Cause(
     prediction="the step without the idle time during allocation calls",
     reference="PyTorch documentation: CUDA semantics, memory management",
     min_share=0.05,
+    remedies=(
+        "take torch.cuda.empty_cache() out of the loop, and gc.collect() with it",
+        "keep shapes the same from step to step, or set "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        "`stepscope memory CAPTURE` shows what was allocated and by whom, where allocations are"
+        " recorded",
+    ),
     detect=detect,
 )

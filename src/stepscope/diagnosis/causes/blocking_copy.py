@@ -122,5 +122,11 @@ CAUSE = Cause(
     ),
     reference="NVIDIA CUDA best practices: pinned memory, asynchronous transfers",
     min_share=0.05,
+    remedies=(
+        "upload from page-locked memory: DataLoader(pin_memory=True), then .to('cuda', "
+        "non_blocking=True)",
+        "read results less often, and into page-locked buffers that are kept",
+        "make on the GPU what need not come from the CPU: masks, positions, random numbers",
+    ),
     detect=detect,
 )

@@ -103,5 +103,10 @@ CAUSE = Cause(
     ),
     reference="PyTorch documentation: torch.distributed.checkpoint, asynchronous saving",
     min_share=0.03,
+    remedies=(
+        "save in the background: torch.distributed.checkpoint.async_save",
+        "copy the state to page-locked buffers once, and let another process write it",
+        "save less often",
+    ),
     detect=detect,
 )

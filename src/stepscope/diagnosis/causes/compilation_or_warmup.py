@@ -146,14 +146,20 @@ CAUSE = Cause(
         "Leading steps that are long for this reason are set aside as warm-up and not blamed."
     ),
     differential=(
-        "host_compute is a silence that neither a range or function of a compiler holds, nor the "
-        "loading of a module or the first launch of a compiled kernel ends, nor an operator that "
-        "plans for its shape contains. TorchDynamo's cache lookup, made in each call, is none. "
-        "launch_bound is many short launches; a first launch that takes ten times as long as the "
-        "later ones, and 5 ms or more on an idle device, loads code."
+        "host_compute is untraced CPU time that neither a range or function of a compiler holds, "
+        "nor the loading of a module or the first launch of a compiled kernel ends, nor an "
+        "operator that plans for its shape contains. TorchDynamo's cache lookup, made in each "
+        "call, is none. launch_bound is many short launches; a first launch that takes ten times "
+        "as long as the later ones, and 5 ms or more on an idle device, loads code."
     ),
     prediction="the step without the idle time during compiling and loading",
     reference="CUDA driver API: module and library management; PyTorch: torch.compile",
     min_share=0.05,
+    remedies=(
+        "keep shapes the same, or mark the sizes that change: torch._dynamo.mark_dynamic; "
+        "TORCH_LOGS=recompiles tells why it compiles again",
+        "measure after more warm-up steps: `stepscope run --warmup 20 --steps 20 -- python "
+        "train.py`",
+    ),
     detect=detect,
 )

@@ -114,5 +114,9 @@ CAUSE = Cause(
     ),
     reference="Ren et al., ZeRO-Offload (USENIX ATC 2021); PyTorch: FSDP CPUOffload",
     min_share=0.05,
+    remedies=(
+        "keep parameters, gradients and optimizer states on the GPU where they fit",
+        "where they do not fit, shard them over the GPUs first (FSDP, ZeRO); offload last",
+    ),
     detect=detect,
 )

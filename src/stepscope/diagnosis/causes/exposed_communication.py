@@ -172,5 +172,11 @@ CAUSE = Cause(
     # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step
     min_share=0.03,
     time_sql=_TIME_SQL,
+    remedies=(
+        "let it start while the backward pass still computes: DistributedDataParallel's "
+        "buckets, FSDP's prefetch",
+        "send less: reduce in 16 bit, or accumulate gradients over several batches (no_sync())",
+        "`stepscope comm CAPTURES` compares the bandwidth with what the links give",
+    ),
     detect=detect,
 )

@@ -59,5 +59,9 @@ CAUSE = Cause(
     reference="PyTorch: torch.compile; TorchInductor",
     min_share=0.10,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "torch.compile the model, or the function that is spelled out",
+        "use the library's function: torch.nn.functional.rms_norm, gelu, silu, cross_entropy",
+    ),
     detect=detect,
 )

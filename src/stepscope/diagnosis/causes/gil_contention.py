@@ -69,8 +69,13 @@ CAUSE = Cause(
         "input_starvation is a wait between steps. A thread that the operating system does not "
         "let run pauses for other times."
     ),
-    prediction="the step without the idle time in waits for the lock and what they cost in lead",
+    prediction="the step without the idle time in waits for the lock and what run-ahead they cost",
     reference="Python documentation: sys.setswitchinterval; threading, global interpreter lock",
     min_share=0.05,
+    remedies=(
+        "move Python threads that compute to other processes: DataLoader(num_workers=...), "
+        "multiprocessing",
+        "let such a thread sleep or block on a queue instead of polling",
+    ),
     detect=detect,
 )

@@ -26,5 +26,11 @@ CAUSE = Cause(
     reference="docs/how-it-works.md",
     min_share=1.0,
     takes_time=False,
+    remedies=(
+        "read what is left in the kernels, below the budget of the step in `stepscope diagnose "
+        "CAPTURE`",
+        "go on to single kernels: `stepscope run --backend ncu --examine CAPTURE -- python "
+        "train.py`",
+    ),
     detect=detect,
 )

@@ -97,12 +97,17 @@ CAUSE = Cause(
         "two launches."
     ),
     differential=(
-        "input_starvation is the same silence spent getting a batch, which evidence must show. "
+        "input_starvation is untraced CPU time spent getting a batch, which evidence must show. "
         "launch_bound is made of many short pauses between launches. CPU work that the queue "
         "hides is not reported."
     ),
-    prediction="the step without the idle time spent in long silences of the training thread",
+    prediction="the step without the idle time in long untraced CPU time of the training thread",
     reference="docs/how-it-works.md, idle time",
     min_share=0.08,
+    remedies=(
+        "move the work out of the step: to another process, to the GPU, or to every N steps",
+        "enqueue the next step before doing it, and take out the synchronisation in between",
+        "vectorise what is a Python loop",
+    ),
     detect=detect,
 )

@@ -1,4 +1,4 @@
-"""The host waits for the device in the middle of the step and loses its lead."""
+"""The host waits for the device in the middle of the step and loses its run-ahead."""
 
 from __future__ import annotations
 
@@ -235,8 +235,8 @@ CAUSE = Cause(
         "returns and the GPU idles until the next launches arrive."
     ),
     differential=(
-        "launch_bound has the same late launches but no wait before them: the host never had a "
-        "lead. blocking_copy waits for a large transfer, not for a scalar. A synchronisation that "
+        "launch_bound has the same late launches but no wait before them: the host never ran "
+        "ahead. blocking_copy waits for a large transfer, not for a scalar. A synchronisation that "
         "finds the device already idle cost nothing: then host_compute or input_starvation is "
         "what made it idle."
     ),
@@ -246,5 +246,13 @@ CAUSE = Cause(
     ),
     reference="PyTorch performance tuning guide: avoid unnecessary CPU-GPU synchronisation",
     min_share=0.05,
+    remedies=(
+        "keep values on the GPU: collect losses as tensors, and call .item() every N steps, "
+        "after the step",
+        "torch.nn.utils.clip_grad_norm_ instead of a .norm().item() for each parameter",
+        "no data-dependent shapes (tensor[mask], nonzero()) in the step; torch.where, or a "
+        "fixed capacity",
+        "find the calls: torch.cuda.set_sync_debug_mode('warn') prints where each one is",
+    ),
     detect=detect,
 )

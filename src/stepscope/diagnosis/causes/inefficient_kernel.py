@@ -11,7 +11,7 @@ _ID = "inefficient_kernel"
 
 
 def detect(case: Case) -> Detection | None:
-    """A product far below its ceiling, or a long kernel with hardly any blocks."""
+    """A GEMM far below its ceiling, or a long kernel with hardly any blocks."""
     found = case.explanation.inside_kernels.inefficient
     if found is None:
         return None
@@ -74,5 +74,12 @@ CAUSE = Cause(
     reference="Williams et al., Roofline (CACM 2009); NVIDIA Nsight Compute documentation",
     min_share=0.10,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "give GEMMs sizes that are multiples of 8 (16-bit types) or 16, and enough rows to fill"
+        " the GPU",
+        "examine it: `stepscope run --backend ncu --examine CAPTURE -- python train.py`",
+        "try another implementation: torch.compile(mode='max-autotune'), "
+        "torch.backends.cudnn.benchmark = True",
+    ),
     detect=detect,
 )

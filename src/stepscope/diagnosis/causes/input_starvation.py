@@ -207,5 +207,11 @@ CAUSE = Cause(
     ),
     reference="docs/how-it-works.md, idle time",
     min_share=0.05,
+    remedies=(
+        "raise DataLoader(num_workers=...) until the wait is gone, with persistent_workers=True"
+        " and prefetch_factor=4",
+        "move decoding and augmentation off the training thread, or prepare the data offline",
+        "pin_memory=True, and copy with non_blocking=True",
+    ),
     detect=detect,
 )

@@ -152,5 +152,6 @@ CAUSE = Cause(
     reference="docs/how-it-works.md",
     min_share=0.0,
     takes_time=False,
+    remedies=("make the capture that the finding names under next_capture, then diagnose again",),
     detect=detect,
 )

@@ -55,7 +55,7 @@ def detect(case: Case) -> Detection | None:
     # What twice the estimated cost of recording would explain is not claimed.
     if time - unclaimed_ns(case) < CAUSE.min_share * case.step_ns:
         return None
-    doubt = uncertain_overhead_ns(case, time)
+    overhead = uncertain_overhead_ns(case, time)
     where = case.place(_ID)
     explanation = case.explanation
     kernels = max(int(explanation.gpu.is_kernel.sum()), 1)
@@ -73,8 +73,8 @@ def detect(case: Case) -> Detection | None:
         )
     return Detection(
         time_ns=time,
-        direct_ns=time - doubt,
-        overhead_ns=doubt,
+        direct_ns=time - overhead,
+        overhead_ns=overhead,
         uncertain_ns=case.idle_ns("small_kernels"),
         # free launches also hide waits of other causes, which keep their own gain; host work
         # between launches goes with them, but is not what this finding is about
@@ -114,7 +114,7 @@ CAUSE = Cause(
         "When the kernels are shorter than that, the GPU waits for launches all the time."
     ),
     differential=(
-        "host_sync leaves the same late launches after a wait that took the host's lead. "
+        "host_sync leaves the same late launches after a wait that took the host's run-ahead. "
         "profiler_overhead slows the host in the same way, but only while it is traced. "
         "small_kernels loses time on the device between kernels that were enqueued in time."
     ),
@@ -127,5 +127,11 @@ CAUSE = Cause(
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,
+    remedies=(
+        "capture the step in a CUDA graph: torch.compile(model, mode='reduce-overhead'), "
+        "torch.cuda.make_graphed_callables, or torch.cuda.graph for the whole step",
+        "give each kernel more work: larger batches",
+        "fused optimizers (fused=True) and torch.compile, which merge kernels",
+    ),
     detect=detect,
 )

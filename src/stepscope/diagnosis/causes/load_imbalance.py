@@ -180,5 +180,10 @@ CAUSE = Cause(
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
     time_sql=IMPOSED_SQL,
+    remedies=(
+        "give the ranks equal work: sort or pack sequences by length, balance the router of "
+        "experts",
+        "split a pipeline's layers by measured time, not by their number",
+    ),
     detect=detect,
 )

@@ -24,7 +24,7 @@ _ID = "low_precision_unused"
     "TF32",
 )
 def detect(case: Case) -> Detection | None:
-    """Single-precision products on the CUDA cores of a device with tensor cores."""
+    """Single-precision GEMMs and convolutions on the CUDA cores of a device with tensor cores."""
     found = case.explanation.inside_kernels.precision
     if found is None:
         return None
@@ -74,11 +74,11 @@ CAUSE = Cause(
         "multiplies so by default when inputs are float32."
     ),
     differential=(
-        "inefficient_kernel is a product that uses the right cores badly. Double precision and "
-        "products on tensor cores (TF32, BF16, FP8) are not counted."
+        "inefficient_kernel is a GEMM that uses the right cores badly. Double precision and "
+        "GEMMs on tensor cores (TF32, BF16, FP8) are not counted."
     ),
     prediction=(
-        "the step with these products faster by the ratio of the data-sheet peaks (TF32 over "
+        "the step with these kernels faster by the ratio of the datasheet peaks (TF32 over "
         "single precision), times the shares of the peaks that are achieved; the range goes from "
         "half that ratio to BF16's. What else then limits the step is not followed"
     ),
@@ -87,5 +87,9 @@ CAUSE = Cause(
     ),
     min_share=0.05,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "torch.set_float32_matmul_precision('high'): TF32 on tensor cores, one line",
+        "train in BF16: torch.autocast('cuda', dtype=torch.bfloat16) around forward pass and loss",
+    ),
     detect=detect,
 )

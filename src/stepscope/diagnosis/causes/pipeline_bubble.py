@@ -128,5 +128,10 @@ CAUSE = Cause(
     reference="GPipe (arXiv:1811.06965), Megatron-LM (arXiv:2104.04473)",
     min_share=0.05,
     time_sql=_TIME_SQL,
+    remedies=(
+        "more micro-batches for each step",
+        "an interleaved or zero-bubble schedule",
+        "stages of equal time",
+    ),
     detect=detect,
 )

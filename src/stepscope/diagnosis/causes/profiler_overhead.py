@@ -11,8 +11,8 @@ _ID = "profiler_overhead"
 def detect(case: Case) -> Detection | None:
     """Idle time that recording explains, as the tool recorded it or by the cost of its events."""
     time = case.idle_ns(_ID)
-    doubt = case.explanation.recording_ns / case.explanation.n_steady
-    unsure = min(doubt, case.idle_ns("launch_bound") + case.idle_ns("host_compute"))
+    overhead = case.explanation.recording_ns / case.explanation.n_steady
+    uncertain = min(overhead, case.idle_ns("launch_bound") + case.idle_ns("host_compute"))
     if not time:
         return None
     options = case.meta.capture_options
@@ -22,7 +22,7 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=time / 2,
-        uncertain_ns=unsure,
+        uncertain_ns=uncertain,
         message=(
             f"recording{using} slows the host until the GPU waits for it; the program without the "
             "profiler is faster than this capture shows"
@@ -65,6 +65,11 @@ CAUSE = Cause(
     prediction="the step without the idle time that recording explains; a rough estimate",
     reference="unit costs measured by benchmarks/captures/profiler_cost.py",
     min_share=0.08,
+    remedies=(
+        "judge the step time from a run without the profiler",
+        "record less: no stacks, no shapes, no memory; fewer steps do not help",
+        "`stepscope run -- python train.py` costs the host least for each event",
+    ),
     detect=detect,
     of_program=False,
 )

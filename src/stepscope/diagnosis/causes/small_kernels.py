@@ -18,7 +18,7 @@ _ID = "small_kernels"
     "give each kernel more work: larger batches, jax.vmap or jax.lax.scan instead of Python loops",
 )
 def detect(case: Case) -> Detection | None:
-    """Idle time of the device's own turnaround."""
+    """Idle time of the gaps from one kernel to the next."""
     time = case.idle_ns(_ID)
     if not time:
         return None
@@ -33,13 +33,13 @@ def detect(case: Case) -> Detection | None:
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
         message=(
-            "the kernels are so short that the GPU's own turnaround between two of them takes a "
+            "the kernels are so short that the gaps from one to the next take a "
             "noticeable part of the step; most of them are {what}"
         ),
         texts={"what": what},
         recommendations=[
             "merge kernels: torch.compile, fused optimizers, channels_last where layouts differ",
-            "capture the step in a CUDA graph, where the turnaround is shorter: "
+            "capture the step in a CUDA graph, where these gaps are shorter: "
             "torch.compile(model, mode='reduce-overhead')",
             "give each kernel more work: larger batches",
         ],
@@ -60,10 +60,15 @@ CAUSE = Cause(
     ),
     differential=(
         "launch_bound waits for the host; here the host was in time. unfused_optimizer and "
-        "fusion_opportunity name the kernels themselves, where those cost more than the turnaround."
+        "fusion_opportunity name the kernels themselves, where those cost more than the gaps."
     ),
-    prediction="the step without the turnaround gaps; fusion cannot remove all of them",
+    prediction="the step without the gaps between kernels; fusion cannot remove all of them",
     reference="docs/how-it-works.md, idle time",
     min_share=0.10,
+    remedies=(
+        "merge kernels: torch.compile, a fused optimizer",
+        "a CUDA graph, where the time from kernel to kernel is shorter",
+        "larger batches",
+    ),
     detect=detect,
 )

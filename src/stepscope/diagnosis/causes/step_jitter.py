@@ -46,8 +46,8 @@ def detect(case: Case) -> Detection | None:
     excess = int(rows.sum())
     rest = int(rows[~odd.is_specific].sum())
     # as with launch_bound: late launches that twice the cost of recording would explain
-    doubt = min(max(odd.excess_ns("idle", "launch_bound"), 0), _recording_ns(e, len(odd)))
-    if rest - doubt < _MOST * excess:
+    overhead = min(max(odd.excess_ns("idle", "launch_bound"), 0), _recording_ns(e, len(odd)))
+    if rest - overhead < _MOST * excess:
         return None
     time = rest / e.n_steady
     kind, name, where = _what(case, odd)
@@ -111,7 +111,7 @@ _MESSAGE = {
     "larger": "the same kernels have more to do, most of all {{name}}: longer sequences, or more "
     "samples",
     "host": "the training thread does something else in them{place}",
-    "silence": "the training thread pauses in them, and nothing in the capture says why",
+    "untraced_cpu": "the training thread pauses in them, and nothing in the capture says why",
     "launch": "their launches come later",
 }
 _DO = {
@@ -134,18 +134,18 @@ _DO = {
     "host": [
         "do the work less often, in another thread or process, or after the next step was enqueued",
     ],
-    "silence": [
+    "untraced_cpu": [
         "rule out Python's garbage collector: gc.freeze() after warm-up, gc.disable() and "
         "gc.collect() at a chosen step",
         "check the machine: other processes on its cores, CPU limits of the container, swapping",
     ],
     "launch": [
         "check the machine: other processes on its cores, CPU limits of the container",
-        "launch with a larger lead: fewer synchronisations, CUDA graphs",
+        "launch further ahead: fewer synchronisations, CUDA graphs",
     ],
 }
 _NEXT = {
-    "silence": captures.COLLECTIONS,
+    "untraced_cpu": captures.COLLECTIONS,
     "slower": captures.PLAIN,
     "launch": "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py",
 }
@@ -179,7 +179,7 @@ def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:
     if kind == "host":
         where = _where_idle(case, odd)
         facts = where.range or where.source or where.function
-        return "host" if facts else "silence", "", where
+        return "host" if facts else "untraced_cpu", "", where
     rows = np.flatnonzero(compute & ((more > 0) == (kind == "extra")))
     sums = np.bincount(odd.parts["name"][rows], weights=ns[rows])
     name = odd.names[int(np.argmax(sums))]
@@ -275,6 +275,12 @@ CAUSE = Cause(
     time_sql=(
         "SELECT round(coalesce((SELECT sum(excess_ns) FROM step_outlier WHERE NOT specific "
         "AND {gpu}), 0) / count(*))::BIGINT FROM step WHERE steady AND {gpu}"
+    ),
+    remedies=(
+        "see which steps are long, and what is in them: `stepscope steps CAPTURE`",
+        "garbage collection: gc.freeze() after the warm-up, and gc.collect() at moments of your"
+        " choice",
+        "evaluation, logging and uploads: in another process, or less often",
     ),
     detect=detect,
 )

@@ -55,8 +55,8 @@ def detect(case: Case) -> Detection | None:
         return None
     if late.mechanism == "idle" and late.idle_cause in _NAMED_THEMSELVES:
         return None
-    doubt = 0.0 if late.mechanism == "rate" else _more_recording(c, late)
-    if doubt and late.imposed_ns - doubt < CAUSE.min_share * case.step_ns:
+    overhead = 0.0 if late.mechanism == "rate" else _more_recording(c, late)
+    if overhead and late.imposed_ns - overhead < CAUSE.min_share * case.step_ns:
         return None
     root_cause = late.idle_cause
     own = causes()[root_cause].detect(case) if root_cause in causes() else None
@@ -77,7 +77,7 @@ def detect(case: Case) -> Detection | None:
     message += recording_text(c, late)
     return Detection(
         time_ns=late.imposed_ns,
-        direct_ns=min(late.sure_ns - doubt, late.others_wait_ns),
+        direct_ns=min(late.sure_ns - overhead, late.others_wait_ns),
         uncertain_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
         message=message,
         texts={"late": late_text(c, late)} | where.texts(),
@@ -198,5 +198,11 @@ CAUSE = Cause(
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
     time_sql=IMPOSED_SQL,
+    remedies=(
+        "exchange the late rank's GPU or node: does the lateness move with it?",
+        "compare clocks, temperature and errors while it trains: `nvidia-smi -q -d "
+        "CLOCK,PERFORMANCE,TEMPERATURE,ECC`",
+        "see what the late rank does instead: `stepscope diagnose` on its capture alone",
+    ),
     detect=detect,
 )

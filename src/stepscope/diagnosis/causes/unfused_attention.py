@@ -21,8 +21,8 @@ def detect(case: Case) -> Detection | None:
         _ID,
         found.repair,
         message=(
-            "attention runs as {kernels_per_step} separate kernels per step (product, scale, mask, "
-            "softmax, product), each of which writes the whole matrix of scores to memory for the "
+            "attention runs as {kernels_per_step} separate kernels per step (GEMM, scale, mask, "
+            "softmax, GEMM), each of which writes the whole matrix of scores to memory for the "
             "next one to read; that takes {kernels_ns_per_step}, fused some "
             "{repaired_ns_per_step}"
         ),
@@ -37,7 +37,7 @@ def detect(case: Case) -> Detection | None:
                 else []
             ),
             "call torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), "
-            "instead of the products, the mask and the softmax",
+            "instead of the GEMMs, the mask and the softmax",
             "in Hugging Face models: from_pretrained(..., attn_implementation='sdpa') or "
             "'flash_attention_2'",
             "for masks and biases that it does not take: "
@@ -71,16 +71,21 @@ CAUSE = Cause(
     ),
     differential=(
         "fusion_opportunity is about other chains of elementwise kernels. A classifier's softmax "
-        "(no product follows), a router's (top-k and indexing follow) and the loss's log-softmax "
+        "(no GEMM follows), a router's (top-k and indexing follow) and the loss's log-softmax "
         "are no attention."
     ),
     prediction=(
-        "the step without everything between the products, and with the products at the share of "
+        "the step without everything between the GEMMs, and with the GEMMs at the share of "
         "their time that fused attention takes (point and range in "
         "kernels/fusion.py)"
     ),
     reference="Dao et al., FlashAttention (NeurIPS 2022); PyTorch: scaled_dot_product_attention",
     min_share=0.05,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "torch.nn.functional.scaled_dot_product_attention, or FlashAttention",
+        "where it is used already: torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) "
+        "says why it falls back",
+    ),
     detect=detect,
 )

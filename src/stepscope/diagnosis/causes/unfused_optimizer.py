@@ -60,13 +60,17 @@ CAUSE = Cause(
         "kernels in the model."
     ),
     prediction=(
-        "the step without the loop's kernels, the launch-late idle time between them and the lead "
-        "that the host lost in it, plus a fused update: each tensor moved once, at the memory's "
-        "speed (seven tenths of the peak at most). The upper end is what multi-tensor kernels "
-        "(foreach) take"
+        "the step without the loop's kernels, the launch-late idle time between them and the "
+        "run-ahead that the host lost in it, plus a fused update: each tensor moved once, at the "
+        "memory's speed (seven tenths of the peak at most). The upper end is what multi-tensor "
+        "kernels (foreach) take"
     ),
     reference="PyTorch: torch.optim, the parameters fused and foreach",
     min_share=0.05,
     time_sql=saved_time_sql(_ID),
+    remedies=(
+        "torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
+        "where there is no fused one: foreach=True, or torch.compile the optimizer's step()",
+    ),
     detect=detect,
 )

@@ -155,7 +155,7 @@ def _gemms(kernels: Kernels, case: Case) -> list[_Gemm]:
 
 
 def _sizes(shapes: str) -> tuple[int, int, int] | None:
-    """m, n and k of a product of the last two operands; None where it is none."""
+    """m, n and k of a GEMM of the last two operands; None where it is none."""
     try:
         matrices = [
             shape
@@ -184,7 +184,7 @@ LEVER = Lever(
         "takes kernels that load element by element."
     ),
     differential=(
-        "the cause inefficient_kernel is a product far below its ceiling for whatever reason. "
+        "the cause inefficient_kernel is a GEMM far below its ceiling for whatever reason. "
         "Sizes off the grid that cost nothing are not named."
     ),
     prediction=(

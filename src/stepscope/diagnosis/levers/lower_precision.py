@@ -16,14 +16,14 @@ from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "lower_precision"
 LARGE_NS: Final = {"fp32": 20_000, "tf32": 20_000, "16bit": 100_000}
-"""Shorter products end before the quicker type pays for its casts; FP8's scaling costs most."""
+"""Shorter GEMMs end before the quicker type pays for its casts; FP8's scaling costs most."""
 
 _QUICKER: Final = {"tf32": "16bit", "16bit": "8bit", "fp32": "16bit"}
 """Type -> the next quicker one."""
 LEAST: Final = {"16bit": 0.75, "8bit": 0.4}
 """Least part of the estimated gain, by the new type: in FP8 scaling may cost most of it."""
 MOST: Final = 1.2
-"""The most: tensors between the products are half as large as well, which is not counted."""
+"""The most: tensors between the GEMMs are half as large as well, which is not counted."""
 NEWER_ATTENTION: Final = 6.0
 OLDER_ATTENTION: Final = 3.0
 """How many times faster attention is in half precision than CUTLASS's in single precision, where
@@ -38,7 +38,7 @@ _NAMES: Final = {"fp32": "FP32 on CUDA cores", "tf32": "TF32", "16bit": "BF16 or
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
-    """The type in which most time of large products is spent, and the next one."""
+    """The type in which most time of large GEMMs is spent, and the next one."""
     kernels = case.explanation.kernels
     peaks = kernels.peaks
     if peaks is None:
@@ -116,9 +116,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
 
 
 def _casts_ns(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
-    """What the casts take that autocast adds to products in single precision, ns.
+    """What the casts take that autocast adds to GEMMs in single precision, ns.
 
-    In the forward pass to the products' operands, in the backward pass of their results; none where
+    In the forward pass to the GEMMs' operands, in the backward pass of their results; none where
     the shapes are not known, and none to FP8, whose scaling is in what it achieves.
     """
     elements = product_elements(kernels)
@@ -143,7 +143,7 @@ LEVER = Lever(
         "finding. Short GEMMs gain nothing and are not counted."
     ),
     prediction=(
-        "the products at what is achieved of both types' peaks, not beyond what shapes and memory "
+        "the GEMMs at what is achieved of both types' peaks, not beyond what shapes and memory "
         "allow, plus the casts of their operands and results; attention in single precision at "
         "what newer kernels gain. The range goes from three quarters of that gain (FP8: two "
         "fifths) to a fifth more"

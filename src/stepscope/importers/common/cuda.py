@@ -66,7 +66,7 @@ def short_kernel_name(name: str) -> str:
             depth += 1
         elif depth:
             if symbol == ">" and text[at - 1] == "-":
-                continue  # an arrow
+                continue  # a flow event
             depth -= 1
             start = at + 1
     else:

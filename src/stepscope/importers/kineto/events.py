@@ -168,9 +168,9 @@ def repair(text: str) -> tuple[str, int, int]:
         nonlocal numbers, strings
         found = match.group()
         if found.startswith('"'):
-            mended = _ESCAPE.sub(lambda m: m[0] if m[1] else r"\\", found)
-            strings += mended != found or _CONTROL.search(found) is not None
-            return mended
+            repaired = _ESCAPE.sub(lambda m: m[0] if m[1] else r"\\", found)
+            strings += repaired != found or _CONTROL.search(found) is not None
+            return repaired
         numbers += 1
         return "null"
 
@@ -178,7 +178,7 @@ def repair(text: str) -> tuple[str, int, int]:
 
 
 class Tolerant:
-    """Decodes single events that the strict decoder refused, counting what it had to mend.
+    """Decodes single events that the strict decoder refused, counting what it had to repair.
 
     Attributes:
         invalid_text: events with control characters, invalid UTF-8 or invalid escapes.
@@ -202,11 +202,11 @@ class Tolerant:
             The event, or None when the text is not one JSON object.
         """
         text = raw.decode("utf-8", "replace")
-        mended, numbers, strings = repair(text)
-        found = _load(mended, exact=exact)
+        repaired, numbers, strings = repair(text)
+        found = _load(repaired, exact=exact)
         if found is None:  # profilers write annotations with bare quotes in their names
             quoted = _NAME.sub(
-                lambda m: m[1] + _BARE_QUOTE.sub(r'\\"', m[2]) + m[3], mended, count=1
+                lambda m: m[1] + _BARE_QUOTE.sub(r'\\"', m[2]) + m[3], repaired, count=1
             )
             found = _load(quoted, exact=exact)
             strings += 1

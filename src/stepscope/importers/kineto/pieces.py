@@ -47,7 +47,7 @@ class EventReader:
     Attributes:
         header: text before the events, with the opening brace; empty for a bare array.
         trailer: text after the array of events; complete after the iteration.
-        tolerant: what had to be mended.
+        tolerant: what had to be repaired.
         malformed: events that could not be decoded and were left out.
         first_malformed: the beginning of the first one.
     """

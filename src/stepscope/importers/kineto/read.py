@@ -151,7 +151,7 @@ class Tables:
 
 
 def _ignore(events: Events) -> None:
-    """Arrows from calls to GPU work say no more than the correlation ids."""
+    """Flow events from calls to GPU work say no more than the correlation ids."""
 
 
 def read(path: Path, writer: TraceWriter) -> Meta:

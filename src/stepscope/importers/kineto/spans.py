@@ -227,12 +227,12 @@ def write_sorted(
 
 @dataclass
 class Flows:
-    """Arrows from a forward operator to the operator of its backward pass."""
+    """Flow events from a forward operator to the operator of its backward pass."""
 
     columns: dict[str, Columns] = field(default_factory=lambda: {"s": Columns(), "f": Columns()})
 
     def add(self, events: Events) -> None:
-        """Take over flow events of forward/backward arrows."""
+        """Take over flow events of forward and backward."""
         for phase, columns in self.columns.items():
             chosen = [event for event in events if event.ph == phase]
             if chosen:
@@ -249,8 +249,8 @@ class Flows:
         Args:
             tid: thread of every operator.
             start: start of every operator, ns since the origin.
-            origin_ns: subtracted from the times of the arrows.
-            problems: counts arrows that lead to no operator.
+            origin_ns: subtracted from the times of the flows.
+            problems: counts flows that lead to no operator.
         """
         found = np.full(len(start), MISSING)
         heads, tails = self.columns["f"], self.columns["s"]
@@ -264,13 +264,13 @@ class Flows:
         paired = tail_id[tail] == head_id
         unresolved = int((~paired).sum())
         for thread in distinct_values(head_tid[paired]):
-            arrows = np.flatnonzero(paired & (head_tid == thread))
+            flows = np.flatnonzero(paired & (head_tid == thread))
             rows = np.flatnonzero(tid == thread)
             rows = rows[np.argsort(start[rows], kind="stable")]  # parents come before children
-            at = np.searchsorted(start[rows], head_time[arrows])
+            at = np.searchsorted(start[rows], head_time[flows])
             hit = at < len(rows)
-            hit[hit] = start[rows[at[hit]]] == head_time[arrows[hit]]
-            found[rows[at[hit]]] = tail_time[tail[arrows[hit]]]
+            hit[hit] = start[rows[at[hit]]] == head_time[flows[hit]]
+            found[rows[at[hit]]] = tail_time[tail[flows[hit]]]
             unresolved += int((~hit).sum())
         problems.count("unresolved_forward", unresolved, scope="operator")
         return found

@@ -43,7 +43,7 @@ class Reduction:
 
     def table(self, statement: str) -> pa.Table:
         """What a statement gives."""
-        return self._told(lambda: self._connection.sql(statement).to_arrow_table())
+        return self._with_readable_errors(lambda: self._connection.sql(statement).to_arrow_table())
 
     def cell(self, statement: str) -> Any:
         """The first cell of what a statement gives; None without rows."""
@@ -55,9 +55,9 @@ class Reduction:
         self._run(f'COPY "{name}" TO {_text(path)} (FORMAT parquet, COMPRESSION zstd)')
 
     def _run(self, statement: str) -> Any:
-        return self._told(lambda: self._connection.execute(statement).fetchall())
+        return self._with_readable_errors(lambda: self._connection.execute(statement).fetchall())
 
-    def _told(self, action: Callable[[], Any]) -> Any:
+    def _with_readable_errors(self, action: Callable[[], Any]) -> Any:
         import duckdb
 
         try:

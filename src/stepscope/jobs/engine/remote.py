@@ -46,7 +46,7 @@ def _opened(place: str) -> tuple[Any, str]:
     return found
 
 
-def _said(place: str, action: Callable[[], Any]) -> Any:
+def _with_readable_errors(place: str, action: Callable[[], Any]) -> Any:
     """Do something with a file system; whatever library it is, its errors become one line."""
     try:
         return action()
@@ -87,7 +87,7 @@ def listed(place: str, suffixes: Collection[str]) -> list[tuple[str, str, int]]:
             return bool(name.endswith(FOLDER_SUFFIX))
         return any(name.endswith(suffix) for suffix in suffixes)
 
-    infos = _said(place, found)
+    infos = _with_readable_errors(place, found)
     if not infos:
         raise InputError(f"{without_secret(place)} holds no captures; check the address")
     answers = []
@@ -109,5 +109,5 @@ def fetched(place: str, folder: Path) -> Path:
     name = posixpath.basename(path.rstrip("/").partition("?")[0]) or "capture"
     target = folder / name
     folded = name.endswith(FOLDER_SUFFIX)
-    _said(place, lambda: fs.get(path.rstrip("/"), str(target), recursive=folded))
+    _with_readable_errors(place, lambda: fs.get(path.rstrip("/"), str(target), recursive=folded))
     return target

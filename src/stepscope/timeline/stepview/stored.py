@@ -111,7 +111,7 @@ class StoredSteps(StepsOfDevice):
     def __init__(self, file: ArrayFile, number: int, offset_ns: int) -> None:
         self._file = file
         self._number = number
-        self._told: dict[str, Any] = file.about["devices"][number]
+        self._about: dict[str, Any] = file.about["devices"][number]
         self._offset_ns = offset_ns
 
     @property
@@ -122,7 +122,7 @@ class StoredSteps(StepsOfDevice):
             end=self._array("stop"),
             step=self._array("step"),
             by={colour: self._array(colour) for colour in COLOURINGS},
-            phased=self._told["phases"],
+            phased=self._about["phases"],
         )
 
     @property
@@ -144,9 +144,9 @@ class StoredSteps(StepsOfDevice):
     def figures(self, align: str) -> dict[str, Any]:
         """Everything that is said of the steps; arrays as base64 of little-endian doubles, ns."""
         zero, bounds = self.zero(align), self._array("bounds")
-        columns = {name: self._array(f"column.{name}") for name in self._told["columns"]}
+        columns = {name: self._array(f"column.{name}") for name in self._about["columns"]}
         return {
-            **self._told["figures"],
+            **self._about["figures"],
             "missing": int(np.count_nonzero(~zero.found)),
             "begin": packed(bounds[:-1] + self._offset_ns, "f8"),
             "end": packed(bounds[1:] + self._offset_ns, "f8"),

@@ -163,7 +163,7 @@ void enable() {
   api_calls::enable(true);
   for (int i = 0; i < config().kind_count; i++) switch_kind(config().kinds[i], true);
   if (!config().filter_api) return;
-  for (uint16_t id : kDullRuntimeCalls)
+  for (uint16_t id : kQueryOnlyRuntimeCalls)
     if (g_cupti.ActivityEnableRuntimeApi) g_cupti.ActivityEnableRuntimeApi(id, 0);
 }
 

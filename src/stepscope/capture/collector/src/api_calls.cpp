@@ -59,21 +59,21 @@ uint64_t g_recorded = 0;
 __thread uint32_t t_thread __attribute__((tls_model("initial-exec"))) = 0;
 // Calls of the runtime that order streams and are under way: those of the driver beneath are
 // theirs. Beneath other calls of the runtime the driver's are noted, and left out when the capture
-// is read: they bear the number of the call above them.
+// is read: they have the number of the call above them.
 __thread uint32_t t_within __attribute__((tls_model("initial-exec"))) = 0;
 // When that was begun to be counted: a call that was under way when recording ended has no exit.
 __thread uint64_t t_since __attribute__((tls_model("initial-exec"))) = 0;
 
-bool is_dull(const char* name) {
+bool is_query_only(const char* name) {
   for (const char* part : kKeptDriverParts)
     if (strstr(name, part)) return false;
-  for (const char* part : kDullDriverParts)
+  for (const char* part : kQueryOnlyDriverParts)
     if (strstr(name, part)) return true;
   return false;
 }
 
 Id classify(bool driver, const char* name) {
-  Id id{g_calls && driver && !is_dull(name) ? kCall : kNothing, -1, -1, strstr(name, "_ptsz") != nullptr};
+  Id id{g_calls && driver && !is_query_only(name) ? kCall : kNothing, -1, -1, strstr(name, "_ptsz") != nullptr};
   for (auto& it : kOrdering) {
     if (strncmp(name, it.begins, strlen(it.begins))) continue;
     if (it.what == kRecord ? !g_events : !g_syncs) continue;

@@ -7,7 +7,7 @@
 namespace stepscope {
 
 // CUPTI's callback ids of the runtime, stable over versions.
-constexpr uint16_t kDullRuntimeCalls[] = {
+constexpr uint16_t kQueryOnlyRuntimeCalls[] = {
     3,              // cudaGetDeviceCount
     10, 11, 12, 209,  // cudaGetLastError, cudaPeekAtLastError, cudaGetErrorString, ...Name
     15,             // cudaFuncGetAttributes
@@ -23,7 +23,7 @@ constexpr uint16_t kDullRuntimeCalls[] = {
 };
 
 // The driver's are told by name: every release adds new versions of them under new ids.
-constexpr const char* kDullDriverParts[] = {
+constexpr const char* kQueryOnlyDriverParts[] = {
     "Get", "SetAttribute", "cuCtxPush", "cuCtxPop", "cuCtxSetCurrent", "cuOccupancy", "cuTensorMap",
     "IsCapturing", "IsLoaded", "ExchangeStreamCaptureMode",
 };

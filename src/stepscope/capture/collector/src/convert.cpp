@@ -33,14 +33,14 @@ struct Symbol {
 constexpr uint32_t kSymbolSlots = 1 << 14;
 Symbol* g_symbols = nullptr;
 uint8_t g_named[2][kMostCalls];
-uint8_t g_dull[kMostCalls];
-bool g_dull_known = false;
+uint8_t g_query_only[kMostCalls];
+bool g_query_only_known = false;
 int64_t g_offset = 0;
 
-void know_dull() {
-  if (g_dull_known) return;
-  g_dull_known = true;
-  for (uint16_t id : kDullRuntimeCalls) g_dull[id] = 1;
+void know_query_only() {
+  if (g_query_only_known) return;
+  g_query_only_known = true;
+  for (uint16_t id : kQueryOnlyRuntimeCalls) g_query_only[id] = 1;
 }
 
 void name_kernel(Process& p, const char* text, uint32_t* symbol, uint32_t* name) {
@@ -161,7 +161,7 @@ void set(const uint8_t* r) {
 
 void call(Process& p, const cupti::Library& cupti, const uint8_t* r, bool driver) {
   uint32_t id = API::cbid(r);
-  if (!driver && config().filter_api && id < kMostCalls && g_dull[id]) return;
+  if (!driver && config().filter_api && id < kMostCalls && g_query_only[id]) return;
   name_call(p, cupti, driver, id);
   ApiRow* row = g_batch.calls.add();
   row->start = time_of(API::start(r));
@@ -219,7 +219,7 @@ void stream(const uint8_t* r) {
 void set_clock_offset(int64_t ns) { g_offset = ns; }
 
 void forget() {
-  g_symbols = nullptr;  // the texts must be numbered anew
+  g_symbols = nullptr;  // the texts must be numbered again
   memset(g_named, 0, sizeof g_named);
 }
 
@@ -234,7 +234,7 @@ void noted(Process& p, const cupti::Library& cupti, Rows<ApiRow>& calls, Rows<Sy
 }
 
 uint64_t buffer(Process& p, const cupti::Library& cupti, uint8_t* data, size_t valid) {
-  know_dull();
+  know_query_only();
   uint64_t records = 0;
   uint8_t* r = nullptr;
   while (valid && cupti.ActivityGetNextRecord(data, valid, &r) == cupti::kSuccess) {

@@ -1,4 +1,4 @@
-// CUPTI's interface as far as it is used, declared anew from its documentation: numbers, function
+// CUPTI's interface as far as it is used, declared again from its documentation: numbers, function
 // types, and (cupti_fields.def) where fields stand in its records.
 #pragma once
 #include <cstddef>

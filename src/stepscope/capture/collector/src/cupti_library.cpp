@@ -41,10 +41,10 @@ void* find(const char* candidates, char* path, size_t room) {
   char soname[32];
   snprintf(soname, sizeof soname, loaded.major == 11 ? "libcupti.so.11.8" : "libcupti.so.%d",
            loaded.major);
-  constexpr const char* kBeside[] = {"", "../../cuda_cupti/lib/", "../extras/CUPTI/lib64/"};
-  for (const char* beside : kBeside) {
+  constexpr const char* kSubfolders[] = {"", "../../cuda_cupti/lib/", "../extras/CUPTI/lib64/"};
+  for (const char* subfolder : kSubfolders) {
     if (!loaded.folder[0]) break;
-    snprintf(path, room, "%s%s%s", loaded.folder, beside, soname);
+    snprintf(path, room, "%s%s%s", loaded.folder, subfolder, soname);
     if (void* handle = try_open(path, 0)) return handle;
   }
   char* list = strdup(candidates);

@@ -18,7 +18,7 @@ uint32_t text_id(const char* text, size_t length);
 uint32_t text_id(const char* text);
 uint32_t wide_id(const wchar_t* text);
 uint32_t message_id(const Event& event);
-// Handles of domains and strings, which the program keeps; their texts are numbered anew after a
+// Handles of domains and strings, which the program keeps; their texts are numbered again after a
 // fork.
 Registered* registered(const char* text);
 Registered* registered(const wchar_t* text);

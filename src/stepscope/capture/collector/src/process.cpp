@@ -65,7 +65,7 @@ void obey_control() {
     obeyed_of = g_generation;
     obeyed = 0;
   }
-  // Opened anew each time: the program may close descriptors, and reuse their numbers.
+  // Opened again each time: the program may close descriptors, and reuse their numbers.
   char path[4300];
   snprintf(path, sizeof path, "%s/control", config().folder);
   int file = ::open(path, O_RDONLY | O_CLOEXEC);

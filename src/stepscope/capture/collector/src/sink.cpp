@@ -73,15 +73,15 @@ int Sink::open_file(const char* path, int flags, Place& place) {
 }
 
 // Says once why nothing more is written, where the launcher looks and where there is still room.
-void Sink::tell_failure(int error) {
-  if (told_ || !config().pool[0]) return;
-  told_ = true;
+void Sink::report_failure(int error) {
+  if (reported_ || !config().pool[0]) return;
+  reported_ = true;
   char path[4300], text[16];
   snprintf(path, sizeof path, "%s/%s.failed", config().pool, base_);
   int file = ::open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
   if (file < 0) return;
   int length = snprintf(text, sizeof text, "%d\n", error);
-  if (::write(file, text, static_cast<size_t>(length)) < 0) told_ = false;
+  if (::write(file, text, static_cast<size_t>(length)) < 0) reported_ = false;
   ::close(file);
 }
 
@@ -112,7 +112,7 @@ void Sink::write(BlockKind kind, uint16_t row_bytes, uint32_t rows, const void* 
     (ring ? segment_ : descriptor_) = target >= 0 ? target : kGone;
     (ring ? segment_place_ : place_) = place;
     if (target < 0 || !is_ours(target, place, size)) {
-      tell_failure(errno);
+      report_failure(errno);
       dropped_++;
       return;
     }
@@ -120,7 +120,7 @@ void Sink::write(BlockKind kind, uint16_t row_bytes, uint32_t rows, const void* 
   bool rows_of_file = !ring && is_stream_of_rows(kind);
   bool written = put(target, header, data);
   if (!written) {
-    tell_failure(errno);
+    report_failure(errno);
     // No torn block stays: there may be room again later.
     if (ftruncate(target, static_cast<off_t>(size)) == 0) {}
     dropped_++;
@@ -219,7 +219,7 @@ void Sink::forget() {
   bytes_ = dropped_ = segment_since_ = 0;
   last_rows_ = UINT64_MAX;
   segment_number_ = 0;
-  told_ = false;
+  reported_ = false;
 }
 
 }  // namespace stepscope

@@ -40,7 +40,7 @@ class Sink {
   static bool is_ours(int descriptor, const Place& place, uint64_t& size);
   static int open_file(const char* path, int flags, Place& place);
   static void shut(int descriptor, const Place& place);
-  void tell_failure(int error);
+  void report_failure(int error);
   bool make_room(int descriptor, uint64_t& size);
   void note_tail(bool rows, uint64_t at, const BlockHeader& header, const void* data);
   bool put(int descriptor, const BlockHeader& header, const void* data);
@@ -53,7 +53,7 @@ class Sink {
   size_t tail_bytes_ = 0;
   char tail_[8192];  // the blocks behind it
   uint32_t segment_number_ = 0;
-  bool told_ = false;  // why nothing is written
+  bool reported_ = false;  // why nothing is written
   Place place_, segment_place_;
   char folder_[4096] = "";
   char base_[128] = "";

@@ -3,7 +3,7 @@
 namespace stepscope {
 namespace {
 
-constexpr uint32_t kMostTexts = 1 << 20;     // programs that name every range anew
+constexpr uint32_t kMostTexts = 1 << 20;     // programs that name every range again
 constexpr size_t kLongestText = 32 * 1024;   // fits a chunk; kernel symbols reach some KiB
 
 uint64_t mix(uint64_t a, uint64_t b) {

@@ -14,7 +14,7 @@ class Strings {
   void open(Chunks* chunks) { chunks_ = chunks; }
   // Calls back with every text that there is by now; takes no lock.
   void each(void (*take)(void*, uint32_t id, const char* text, uint32_t length), void* to);
-  void forget();  // in a forked child: numbers start anew
+  void forget();  // in a forked child: numbers start again
 
  private:
   struct Entry {

@@ -8,7 +8,7 @@ import { missing, showDiagnosis, type Actions } from "./panels/explanation";
 import { Colours, coloursLegend } from "./shared/colours";
 import { element, fill } from "./shared/dom";
 import { clean, time } from "./shared/format";
-import { Frame, said, wrong } from "./shared/frame";
+import { Frame, keyHelp, wrong } from "./shared/frame";
 import type { Key } from "./shared/keys";
 import { waiting } from "./shared/progress";
 import { startTheme, toggleTheme } from "./shared/theme";
@@ -25,7 +25,7 @@ import { Search } from "./timeline/search";
 import { Selection } from "./timeline/selection";
 import { TileLoader } from "./timeline/tile_loader";
 import { TimelineView } from "./timeline/timeline_view";
-import { Tracks, type Lane } from "./timeline/tracks";
+import { Tracks, type TrackView } from "./timeline/tracks";
 
 /** Keys that do the same in every view. */
 const EVERYWHERE = new Set(["V", "L", "?"]);
@@ -199,7 +199,7 @@ export class App implements Timeline {
     this.painter.resize(width, height);
     this.timelineView.arrange();
     const near = this.timelineView.near();
-    const steps = [...this.tracks.lanes.values()].find((l) => l.info.table === "step");
+    const steps = [...this.tracks.trackViews.values()].find((l) => l.info.table === "step");
     if (steps && this.tracks.explained && !near.includes(steps)) near.push(steps);
     this.loader.want(this.view, width, near);
     const scroll = this.timelineView.scroller.scrollTop;
@@ -212,8 +212,8 @@ export class App implements Timeline {
   }
 
   /** Says in `data-idle`, for which tests wait, whether the picture is whole; then asks what can wait. */
-  private settle(near: Lane[]): void {
-    const loaded = near.every((lane) => lane.tile);
+  private settle(near: TrackView[]): void {
+    const loaded = near.every((trackView) => trackView.tile);
     // only now: the diagnosis would compete with the first picture
     if (!this.diagnosing && this.idle && loaded) {
       this.diagnosing = true;
@@ -323,7 +323,7 @@ export class App implements Timeline {
   }
 
   private help(): void {
-    this.around.help([...this.keys.map(said), ...MOUSE, ["In the steps", ""], ...this.steps.keys.map(said)]);
+    this.around.help([...this.keys.map(keyHelp), ...MOUSE, ["In the steps", ""], ...this.steps.keys.map(keyHelp)]);
   }
 
   // --- steps -------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ export class App implements Timeline {
         ...(details ? { selected: [details.track, details.row] } : {}),
         ...(this.marks.range ? { range: [this.marks.range.begin, this.marks.range.end] } : {}),
         ...(this.tracks.filter ? { filter: this.tracks.filter.source } : {}),
-        pins: this.tracks.pins().map((lane) => lane.info.path),
+        pins: this.tracks.pins().map((trackView) => trackView.info.path),
         folded,
         opened,
         order: this.tracks.moved(),
@@ -397,10 +397,10 @@ export class App implements Timeline {
       this.filterBox.value = link.filter;
       this.setFilter(link.filter);
     }
-    const lanes = new Map([...this.tracks.lanes.values()].map((lane) => [lane.info.path, lane]));
+    const trackViews = new Map([...this.tracks.trackViews.values()].map((trackView) => [trackView.info.path, trackView]));
     for (const path of link.pins) {
-      const lane = lanes.get(path);
-      if (lane) this.tracks.pin(lane, true); // in the order of the link
+      const trackView = trackViews.get(path);
+      if (trackView) this.tracks.pin(trackView, true); // in the order of the link
     }
     this.setRange(link.range ? { begin: link.range[0], end: link.range[1] } : null);
     if (link.selected) void this.selection.select(link.selected[0], link.selected[1]);

@@ -102,18 +102,18 @@ test("tracks are filtered, pinned, folded, moved", () => {
   tracks.filterBy(/stream/);
   expect(shown(tracks)).toEqual([2]);
   tracks.filterBy(null);
-  tracks.pin(tracks.lanes.get(0)!);
+  tracks.pin(tracks.trackViews.get(0)!);
   expect(shown(tracks)).toEqual([0, 1, 2]);
-  tracks.pin(tracks.lanes.get(0)!);
+  tracks.pin(tracks.trackViews.get(0)!);
   expect(tracks.moved()).toEqual([]);
-  tracks.moveLane(tracks.lanes.get(2)!, -1);
+  tracks.moveTrack(tracks.trackViews.get(2)!, -1);
   expect(shown(tracks)).toEqual([2, 1, 0]);
   const again = made();
   again.reorder(tracks.moved());
   expect(shown(again)).toEqual([2, 1, 0]);
   tracks.fold(tracks.groups[0]);
   expect([shown(tracks), tracks.folds()]).toEqual([[0], [["GPU 0"], []]]);
-  expect(tracks.at(tracks.lanes.get(0)!.y)?.info.id).toBe(0);
+  expect(tracks.at(tracks.trackViews.get(0)!.y)?.info.id).toBe(0);
 });
 
 test("links of a page without a server lead there and back, each kind by itself", () => {

@@ -1,6 +1,6 @@
 import { describe, expect, test } from "vitest";
 
-import { attainedText, boundText, gainOf, type Lever } from "../src/panels/levers";
+import { achievedText, boundText, gainOf, type Lever } from "../src/panels/levers";
 
 const lever = {
   predicted_step_ns: 18_700_000,
@@ -16,11 +16,11 @@ describe("levers", () => {
 
   test("what is achieved message of how much it is known", () => {
     const category = { category: "copy", time_ns_per_step: 1, share_of_step: 0.1, bound: "memory" };
-    expect(attainedText({ ...category, achieved: 0.61, known_share: 0.56 })).toBe(
+    expect(achievedText({ ...category, achieved: 0.61, known_share: 0.56 })).toBe(
       "61 % of the memory ceiling, known of 56 %",
     );
-    expect(attainedText({ ...category, achieved: 0.61, known_share: 1 })).toBe("61 % of the memory ceiling");
-    expect(attainedText({ ...category, achieved: null, known_share: 0 })).toBe("work not known");
+    expect(achievedText({ ...category, achieved: 0.61, known_share: 1 })).toBe("61 % of the memory ceiling");
+    expect(achievedText({ ...category, achieved: null, known_share: 0 })).toBe("work not known");
   });
 
   test("the bound names where its ceilings are from", () => {

@@ -3,10 +3,10 @@ import { expect, test } from "vitest";
 import { whole, type Details, type Place, type Row, type Source, type TrackInfo, type TrackTile } from "../src/data/types";
 import { ticks } from "../src/shared/canvas";
 import { View } from "../src/shared/window";
-import { amount, levelSays } from "../src/timeline/counters";
+import { amount, levelTip } from "../src/timeline/counters";
 import { arrowPairs, linkPairs } from "../src/timeline/links";
 import { nearest } from "../src/timeline/pointer_controls";
-import { lowerBound, type Lane } from "../src/timeline/tracks";
+import { lowerBound, type TrackView } from "../src/timeline/tracks";
 
 test("a window stays near the capture and never closes", () => {
   const view = new View(0, 1_000_000);
@@ -59,7 +59,7 @@ test("the level of a counter at a time", () => {
       before: Float32Array.of(NaN),
     },
   } as unknown as TrackTile;
-  const message = (at: number): string => levelSays(info("x"), tile, at);
+  const message = (at: number): string => levelTip(info("x"), tile, at);
   expect([105, 115, 135, 140, 999].map(message)).toEqual(["x: no sample yet", "x: 1 to 2", "x: 2", "x: 3", "x: 3"]);
 });
 
@@ -71,11 +71,11 @@ test("the slice nearest to a time", () => {
     row: Uint32Array.of(7, 8, 9),
     name: Uint32Array.of(0, 1, 2),
   } as unknown as Row;
-  const lane = { info: { id: 4 } } as Lane;
+  const trackView = { info: { id: 4 } } as TrackView;
   const source = { name: (number: number) => `name ${number}` } as unknown as Source;
-  const at = (time: number, slop: number): number | undefined => nearest(source, lane, row, time, slop)?.row;
+  const at = (time: number, slop: number): number | undefined => nearest(source, trackView, row, time, slop)?.row;
   expect([at(120, 5), at(55, 10), at(75, 10), at(175, 30), at(290, 50)]).toEqual([8, 7, undefined, 8, 9]);
-  expect(nearest(source, lane, row, 120, 5)).toEqual({ track: 4, row: 8, depth: 0, start: 100, end: 150, name: "name 1" });
+  expect(nearest(source, trackView, row, 120, 5)).toEqual({ track: 4, row: 8, depth: 0, start: 100, end: 150, name: "name 1" });
   expect([0, 1, 200, 201].map((value) => lowerBound(row.start, value))).toEqual([0, 1, 2, 3]);
 });
 

@@ -17,15 +17,15 @@ export interface PairState {
 }
 
 export function readPair(hash: string): { state: PairState; window: [number, number] | null } {
-  const told = new URLSearchParams(hash.replace(/^#/, ""));
+  const parameters = new URLSearchParams(hash.replace(/^#/, ""));
   const device = { before: 0, after: 0 };
   const number = { before: -1, after: -1 };
   for (const side of SIDES) {
-    const parts = /^(\d{1,9})-(\d{1,9})$/.exec(told.get(side) ?? "");
+    const parts = /^(\d{1,9})-(\d{1,9})$/.exec(parameters.get(side) ?? "");
     if (parts) [device[side], number[side]] = [Number(parts[1]), Number(parts[2])];
   }
-  const align = told.get("align") ?? "start";
-  const chosen = /^([a-z]+)-(\d{1,9})$/.exec(told.get("sel") ?? "");
+  const align = parameters.get("align") ?? "start";
+  const chosen = /^([a-z]+)-(\d{1,9})$/.exec(parameters.get("sel") ?? "");
   const kind = KINDS.find((k) => k === chosen?.[1]);
   return {
     state: {
@@ -34,15 +34,15 @@ export function readPair(hash: string): { state: PairState; window: [number, num
       align: /^(start|kernel|range:\d{1,9})$/.test(align) ? align : "start",
       chosen: kind && chosen ? { kind, row: Number(chosen[2]) } : null,
     },
-    window: readWindow(told.get("t")),
+    window: readWindow(parameters.get("t")),
   };
 }
 
 export function writePair(state: PairState, view: View): string {
-  const told = new URLSearchParams();
-  for (const side of SIDES) told.set(side, `${state.device[side]}-${state.number[side]}`);
-  if (state.align !== "start") told.set("align", state.align);
-  if (state.chosen) told.set("sel", `${state.chosen.kind}-${state.chosen.row}`);
-  told.set("t", writeWindow(view));
-  return `#${told}`;
+  const parameters = new URLSearchParams();
+  for (const side of SIDES) parameters.set(side, `${state.device[side]}-${state.number[side]}`);
+  if (state.align !== "start") parameters.set("align", state.align);
+  if (state.chosen) parameters.set("sel", `${state.chosen.kind}-${state.chosen.row}`);
+  parameters.set("t", writeWindow(view));
+  return `#${parameters}`;
 }

@@ -176,13 +176,13 @@ export function showHighlighted(parent: HTMLElement, c: Comparison, { kind, row 
     kind === "kernel" ? kernelName(c.kernels[row])
     : kind === "cause" ? words(c.parts[row].part.replace("idle:", "idle: "))
     : c[kind === "range" ? "ranges" : "operators"][row].name; // prettier-ignore
-  const said = counted.map(([side, step, n, ns]) => (step === undefined ? side : `${side}, step ${step}: ${n} ×, ${time(ns!)}`));
+  const listed = counted.map(([side, step, n, ns]) => (step === undefined ? side : `${side}, step ${step}: ${n} ×, ${time(ns!)}`));
   fill(
     parent,
     element("h2", {}, "Highlighted"),
     element("p", { class: "name" }, clean(name, 400)),
     ...(kind === "kernel" ? [element("p", { class: "note" }, clean(about(c.kernels[row]), 300))] : []),
-    element("ul", { class: "plain" }, ...said.map((text) => element("li", {}, text))),
+    element("ul", { class: "plain" }, ...listed.map((text) => element("li", {}, text))),
   );
 }
 

@@ -5,7 +5,7 @@ import { AXIS_PX } from "../shared/canvas";
 import { Colours } from "../shared/colours";
 import { element } from "../shared/dom";
 import { clean, time } from "../shared/format";
-import { Frame, said, wrong } from "../shared/frame";
+import { Frame, keyHelp, wrong } from "../shared/frame";
 import type { Key } from "../shared/keys";
 import { ChartPointer, showTip } from "../shared/pointer";
 import { startTheme, themeNow, toggleTheme } from "../shared/theme";
@@ -14,7 +14,7 @@ import { readPair, writePair } from "./address";
 import { causeCode, hasRow, keyOfPart, PairAside } from "./aside";
 import { alignments, pairKeys, showPairChoices } from "./controls";
 import { LEFT_PX, lines, PairPainter, rowOf, times, TIMES_PX, type Chosen, type Line } from "./painter";
-import { boxAt, boxSays, type UnderPair } from "./tip";
+import { boxAt, boxTip, type UnderPair } from "./tip";
 
 /** Rows grow where there is room, up to this many times their least height. */
 const MOST_GROWN = 2.5;
@@ -257,7 +257,7 @@ export class CompareApp {
   }
 
   private help(): void {
-    this.around.help([...this.keys.map(said), ["click", "highlight a kernel or range in both runs"]]);
+    this.around.help([...this.keys.map(keyHelp), ["click", "highlight a kernel or range in both runs"]]);
   }
 
   private ownKeys(): Key[] {
@@ -343,7 +343,7 @@ export class CompareApp {
   private hover(event: PointerEvent): void {
     this.pointer.at(event);
     const under = this.under(event);
-    showTip(this.tip, this.stage, event, under ? boxSays(under, this.compared!.comparison, this.colours) : "");
+    showTip(this.tip, this.stage, event, under ? boxTip(under, this.compared!.comparison, this.colours) : "");
   }
 
   // --- link --------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ export function boxAt(line: Line, step: PairStep, at: number, slop: number): Und
   return best < 0 ? null : { line, step, i: best };
 }
 
-export function boxSays({ line, step, i }: UnderPair, c: Comparison, colours: Colours): string {
+export function boxTip({ line, step, i }: UnderPair, c: Comparison, colours: Colours): string {
   const boxes = step[line.what];
   const message = [`${line.side}, step ${step.step}`];
   if (line.what === "pieces") {

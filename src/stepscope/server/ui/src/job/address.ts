@@ -27,34 +27,34 @@ export interface JobState {
 }
 
 export function readJob(hash: string): JobState {
-  const told = new URLSearchParams(hash.replace(/^#/, ""));
-  const rank = /^(\d{1,9})(?:\.(\d{1,4}))?$/.exec(told.get("rank") ?? "");
-  const step = /^\d{1,9}$/.exec(told.get("step") ?? "");
-  const value = told.get("value") ?? LATE;
-  const px = Number(told.get("px") ?? 0);
+  const parameters = new URLSearchParams(hash.replace(/^#/, ""));
+  const rank = /^(\d{1,9})(?:\.(\d{1,4}))?$/.exec(parameters.get("rank") ?? "");
+  const step = /^\d{1,9}$/.exec(parameters.get("step") ?? "");
+  const value = parameters.get("value") ?? LATE;
+  const px = Number(parameters.get("px") ?? 0);
   return {
     value: /^[\w:]{1,80}$/.test(value) ? value : LATE,
-    mode: MODES.find((m) => m === told.get("rows")) ?? "",
-    order: ORDERS.find((o) => o === told.get("sort")) ?? "rank",
+    mode: MODES.find((m) => m === parameters.get("rows")) ?? "",
+    order: ORDERS.find((o) => o === parameters.get("sort")) ?? "rank",
     rank: rank ? Number(rank[1]) : -1,
     device: rank?.[2] ? Number(rank[2]) : -1,
     step: step ? Number(step[0]) : -1,
-    panel: rank !== null && told.get("panel") !== "job",
+    panel: rank !== null && parameters.get("panel") !== "job",
     rowPx: px > 0 && px <= MOST_PX ? px : 0,
   };
 }
 
 /** What is as at first is left out. */
 export function writeJob(state: JobState): string {
-  const told = new URLSearchParams();
-  if (state.value !== LATE) told.set("value", state.value);
-  if (state.mode) told.set("rows", state.mode);
-  if (state.order !== "rank") told.set("sort", state.order);
+  const parameters = new URLSearchParams();
+  if (state.value !== LATE) parameters.set("value", state.value);
+  if (state.mode) parameters.set("rows", state.mode);
+  if (state.order !== "rank") parameters.set("sort", state.order);
   if (state.rank >= 0) {
-    told.set("rank", state.device >= 0 ? `${state.rank}.${state.device}` : String(state.rank));
-    if (!state.panel) told.set("panel", "job");
+    parameters.set("rank", state.device >= 0 ? `${state.rank}.${state.device}` : String(state.rank));
+    if (!state.panel) parameters.set("panel", "job");
   }
-  if (state.step >= 0) told.set("step", String(state.step));
-  if (state.rowPx) told.set("px", String(state.rowPx));
-  return `#${told}`;
+  if (state.step >= 0) parameters.set("step", String(state.step));
+  if (state.rowPx) parameters.set("px", String(state.rowPx));
+  return `#${parameters}`;
 }

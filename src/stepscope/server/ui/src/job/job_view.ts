@@ -6,7 +6,7 @@ import { AXIS_PX } from "../shared/canvas";
 import { colourOf, coloursLegend, markColour } from "../shared/colours";
 import { element } from "../shared/dom";
 import { clean, count, time } from "../shared/format";
-import { Frame, said, wrong } from "../shared/frame";
+import { Frame, keyHelp, wrong } from "../shared/frame";
 import type { Key } from "../shared/keys";
 import { showTip } from "../shared/pointer";
 import { waiting } from "../shared/progress";
@@ -164,7 +164,7 @@ export class JobApp {
     this.now.rank = rank;
     this.now.device = ranks.filter((r) => r.rank === rank).length > 1 ? device : -1;
     this.now.step = column >= 0 ? this.answer!.grid.steps[column] : -1;
-    this.around.message(this.says(row, Math.max(column, 0), [row]));
+    this.around.message(this.cellTip(row, Math.max(column, 0), [row]));
   }
 
   private openRow(row: number, column: number): void {
@@ -376,7 +376,7 @@ export class JobApp {
   }
 
   private help(): void {
-    this.around.help([...this.keys.map(said), ["wheel", "scroll the rows"]]);
+    this.around.help([...this.keys.map(keyHelp), ["wheel", "scroll the rows"]]);
   }
 
   private ownKeys(): Key[] {
@@ -478,13 +478,13 @@ export class JobApp {
     let text = "";
     if (cell) {
       const { row, rows } = this.lines[cell.line];
-      text = cell.column < 0 ? this.rowSays(cell.line) : this.says(row, cell.column, rows);
+      text = cell.column < 0 ? this.rowTip(cell.line) : this.cellTip(row, cell.column, rows);
     }
     showTip(this.tip, this.stage, event, text);
     this.changed();
   }
 
-  private rowSays(at: number): string {
+  private rowTip(at: number): string {
     const { heat } = this;
     const line = this.lines[at];
     const node = clean(heat!.groups[line.group].name, 80);
@@ -493,7 +493,7 @@ export class JobApp {
   }
 
   /** A cell in words: rank, node, step, value with its unit. */
-  private says(row: number, column: number, rows: number[]): string {
+  private cellTip(row: number, column: number, rows: number[]): string {
     const { heat, answer } = this;
     if (!heat || !answer) return "";
     const { title, signed } = answer.grid.values.find(({ key }) => key === this.now.value)!;

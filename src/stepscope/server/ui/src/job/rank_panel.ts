@@ -100,7 +100,7 @@ export class RankPanel {
       const way = detail.capture.timeline
         ? element("a", { href: detail.capture.timeline + span(one.start_ns, one.end_ns, 0.3) }, text)
         : element("span", { title: clean(one.sql, 300) }, text);
-      return element("li", {}, way, " ", copyButton("SQL", "Copy the statement", () => clean(one.sql, 2000), (said) => this.actions.message(said)));
+      return element("li", {}, way, " ", copyButton("SQL", "Copy the statement", () => clean(one.sql, 2000), (shown) => this.actions.message(shown)));
     });
     return element(
       "section",

@@ -78,7 +78,7 @@ export class Drawer {
     this.host.changed();
   }
 
-  /** Range, steps or the capture have changed: what is shown is asked anew, soon. */
+  /** Range, steps or the capture have changed: what is shown is asked again, soon. */
   refresh(): void {
     clearTimeout(this.timer);
     if (!this.open) return;

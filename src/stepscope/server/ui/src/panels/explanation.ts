@@ -168,7 +168,7 @@ function findingItem(
   const go = (to: number): void => {
     if (!places.length) return;
     at = (to + places.length) % places.length;
-    where.textContent = instanceSays(places[at]);
+    where.textContent = instanceText(places[at]);
     actions.instance(number, at);
   };
   const title = element(
@@ -232,7 +232,7 @@ function adviceAndEvidence(finding: Finding, layout: Layout, actions: Actions): 
 }
 
 /** Which instance of a finding is shown. */
-export function instanceSays({ what, number, of, typical, cost }: Instance): string {
+export function instanceText({ what, number, of, typical, cost }: Instance): string {
   return `${what} (${typical && of > 1 ? "typical, " : ""}${count(number)} of ${count(of)} by length): ${time(cost)}`;
 }
 

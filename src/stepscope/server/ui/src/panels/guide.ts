@@ -110,7 +110,7 @@ export class GuidePanel implements Panel {
       "p",
       { class: "row" },
       element("code", { class: "grow" }, shown),
-      copyButton("copy", "Copy the command", () => shown, (said) => this.host.say(said)),
+      copyButton("copy", "Copy the command", () => shown, (message) => this.host.say(message)),
     );
   }
 }

@@ -26,8 +26,8 @@ export function gainOf(lever: Lever): { gain: number; least: number; most: numbe
   };
 }
 
-/** What a category attains of its ceiling. */
-export function attainedText({ achieved, bound, known_share: known }: Category): string {
+/** What a category achieves of its ceiling. */
+export function achievedText({ achieved, bound, known_share: known }: Category): string {
   if (achieved === null) return "work not known";
   const part = known < 0.99 ? `, known of ${percent(known)}` : "";
   return `${percent(achieved)} of the ${bound} ceiling${part}`;
@@ -87,8 +87,8 @@ function categories(split: Split): HTMLElement {
     ...split.categories.map((one) =>
       element(
         "li",
-        { title: attainedText(one) },
-        element("span", { class: "grow" }, `${words(one.category)}: ${attainedText(one)}`),
+        { title: achievedText(one) },
+        element("span", { class: "grow" }, `${words(one.category)}: ${achievedText(one)}`),
         element("span", { class: "figure" }, time(one.time_ns_per_step)),
         element("span", { class: "figure share" }, percent(one.share_of_step)),
       ),

@@ -82,7 +82,7 @@ export class Frame {
 }
 
 /** What the help message of a key. */
-export const said = ({ shows, message }: Key): [string, string] => [shows, message];
+export const keyHelp = ({ shows, message }: Key): [string, string] => [shows, message];
 
 /** What went wrong, in words. */
 export const wrong = (error: unknown): string => (error instanceof Error ? error.message : String(error));

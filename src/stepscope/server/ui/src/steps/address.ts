@@ -28,24 +28,24 @@ export function writeWindow(view: View): string {
 }
 
 export function readSteps(hash: string): { asks: boolean; state: StepState; window: [number, number] | null } {
-  const told = new URLSearchParams(hash.replace(/^#/, ""));
+  const parameters = new URLSearchParams(hash.replace(/^#/, ""));
   const integer = (name: string): number => {
-    const value = Number(told.get(name) ?? NaN);
+    const value = Number(parameters.get(name) ?? NaN);
     return Number.isInteger(value) ? value : -1;
   };
-  const align = told.get("salign") ?? "start";
-  const px = Number(told.get("spx") ?? 0);
+  const align = parameters.get("salign") ?? "start";
+  const px = Number(parameters.get("spx") ?? 0);
   return {
-    asks: told.get("view") === "steps",
+    asks: parameters.get("view") === "steps",
     state: {
       device: Math.max(0, integer("sdev")),
       align: /^(start|kernel|range:\d{1,4})$/.test(align) ? align : "start",
-      sort: SORTS.find((s) => s === told.get("ssort")) ?? "index",
-      colour: COLOURINGS.find((c) => c === told.get("scolour")) ?? "kind",
+      sort: SORTS.find((s) => s === parameters.get("ssort")) ?? "index",
+      colour: COLOURINGS.find((c) => c === parameters.get("scolour")) ?? "kind",
       selected: integer("step"),
       stepPx: px > 0 && px <= MOST_ROW_PX ? px : 0,
     },
-    window: readWindow(told.get("st")),
+    window: readWindow(parameters.get("st")),
   };
 }
 

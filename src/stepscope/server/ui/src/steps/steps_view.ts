@@ -17,7 +17,7 @@ import { remark, showChoices, stepKeys } from "./controls";
 import { StepGrids } from "./grid_loader";
 import { LEFT_PX, StepPainter } from "./painter";
 import { StepRows, type Rows } from "./step_rows";
-import { cellSays, rowSays } from "./tip";
+import { cellTip, rowTip } from "./tip";
 
 const MOST_COLUMNS = 2048;
 /** Longer than this many median steps is cut off at first: one long step would squash all others. */
@@ -407,10 +407,10 @@ export class StepsView {
   private hint(row: number, x: number): string {
     const { group } = this.rows;
     const steps = this.order.subarray(row * group, (row + 1) * group);
-    if (x < 0 || x >= this.stepRows.chart) return rowSays(this.figures!, steps, this.outlier, null);
+    if (x < 0 || x >= this.stepRows.chart) return rowTip(this.figures!, steps, this.outlier, null);
     const at = this.view.time(x, this.stepRows.chart);
     const { grid, first } = this.grids.shown ?? { grid: null, first: 0 };
-    const cell = grid ? cellSays(grid, row - first / grid.group, at, this.colours) : "";
-    return rowSays(this.figures!, steps, this.outlier, `at ${time(at)}: ${cell || "nothing"}`);
+    const cell = grid ? cellTip(grid, row - first / grid.group, at, this.colours) : "";
+    return rowTip(this.figures!, steps, this.outlier, `at ${time(at)}: ${cell || "nothing"}`);
   }
 }

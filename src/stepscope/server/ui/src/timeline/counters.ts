@@ -38,7 +38,7 @@ export function levelAt(tile: TrackTile, at: number): [number, number] | null {
 }
 
 /** What a counter shows at a time, in words. */
-export function levelSays(info: TrackInfo, tile: TrackTile, at: number): string {
+export function levelTip(info: TrackInfo, tile: TrackTile, at: number): string {
   const level = levelAt(tile, at);
   if (!level) return `${info.title}: no sample yet`;
   const [low, high] = level.map((value) => amount(info, value));

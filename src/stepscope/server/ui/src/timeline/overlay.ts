@@ -50,11 +50,11 @@ export class Overlay {
     fit(this.canvas, width, height);
     const { context } = scaled(this.canvas);
     context.clearRect(0, 0, width, height);
-    const shown = new Set([...tracks.open()].map((lane) => lane.info.id));
+    const shown = new Set([...tracks.open()].map((trackView) => trackView.info.id));
     const top = (track: number, depth: number): number | null => {
-      const lane = tracks.lanes.get(track);
-      if (!lane || !shown.has(track)) return null;
-      return lane.y - scroll + Math.min(depth, depths(lane) - 1) * tracks.rowPx;
+      const trackView = tracks.trackViews.get(track);
+      if (!trackView || !shown.has(track)) return null;
+      return trackView.y - scroll + Math.min(depth, depths(trackView) - 1) * tracks.rowPx;
     };
     this.instances(context, view, width, tracks.rowPx, top);
     this.arrows(context, view, width, tracks.rowPx, top);

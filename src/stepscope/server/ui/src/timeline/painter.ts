@@ -8,7 +8,7 @@ import { themeNow, type Theme } from "../shared/theme";
 import type { View } from "../shared/window";
 import { amount } from "./counters";
 import { LABELLED, ROW_PX } from "./track_bitmap";
-import { constant, CONSTANT_PX, COUNTER_PX, depths, GROUP_PX, lowerBound, type Lane, type Tracks } from "./tracks";
+import { constant, CONSTANT_PX, COUNTER_PX, depths, GROUP_PX, lowerBound, type TrackView, type Tracks } from "./tracks";
 
 export const AXIS_PX = 44;
 const LEAST_LABEL_PX = 28;
@@ -57,22 +57,22 @@ export class Painter {
     context.font = FONT;
     context.textBaseline = "middle";
     context.imageSmoothingEnabled = true;
-    for (const [group, lanes] of tracks.visible()) {
+    for (const [group, trackViews] of tracks.visible()) {
       const y = group.y - scroll;
       if (y < height && y > -GROUP_PX) {
         context.fillStyle = this.theme.band;
         context.fillRect(0, y, width, GROUP_PX);
       }
       if (group.folded) continue;
-      for (const lane of lanes) {
-        const top = lane.y - scroll;
-        if (top > height || top + lane.height < 0 || !lane.tile) continue;
+      for (const trackView of trackViews) {
+        const top = trackView.y - scroll;
+        if (top > height || top + trackView.height < 0 || !trackView.tile) continue;
         context.save();
         context.beginPath();
-        context.rect(0, top, width, lane.height);
+        context.rect(0, top, width, trackView.height);
         context.clip();
-        if (lane.tile.counter) this.counter(context, lane, view, top, width);
-        else this.slices(context, lane, view, top, width, tracks.rowPx);
+        if (trackView.tile.counter) this.counter(context, trackView, view, top, width);
+        else this.slices(context, trackView, view, top, width, tracks.rowPx);
         context.restore();
       }
     }
@@ -93,15 +93,15 @@ export class Painter {
 
   private slices(
     context: CanvasRenderingContext2D,
-    lane: Lane,
+    trackView: TrackView,
     view: View,
     top: number,
     width: number,
     rowPx: number,
   ): void {
-    const tile = lane.tile!;
-    const shown = depths(lane);
-    if (lane.picture) {
+    const tile = trackView.tile!;
+    const shown = depths(trackView);
+    if (trackView.picture) {
       const from = (view.begin - tile.begin) / tile.bucket;
       const to = (view.end - tile.begin) / tile.bucket;
       const first = Math.max(0, Math.floor(from));
@@ -110,7 +110,7 @@ export class Painter {
         const x = ((first - from) / (to - from)) * width;
         const wide = ((last - first) / (to - from)) * width;
         const [flat, high] = [shown * ROW_PX, shown * rowPx];
-        context.drawImage(lane.picture, first, 0, last - first, flat, x, top, wide, high);
+        context.drawImage(trackView.picture, first, 0, last - first, flat, x, top, wide, high);
       }
     }
     const least = LABELLED * tile.bucket;
@@ -155,15 +155,15 @@ export class Painter {
 
   private counter(
     context: CanvasRenderingContext2D,
-    lane: Lane,
+    trackView: TrackView,
     view: View,
     top: number,
     width: number,
   ): void {
-    const tile = lane.tile!;
+    const tile = trackView.tile!;
     const { column, low, high, last, before, limits } = tile.counter!;
-    if (constant(lane)) {
-      const text = `${amount(lane.info, limits[0])} throughout`;
+    if (constant(trackView)) {
+      const text = `${amount(trackView.info, limits[0])} throughout`;
       context.fillStyle = this.theme.faint;
       context.fillText(text, 4, top + CONSTANT_PX / 2);
       return;
@@ -202,7 +202,7 @@ export class Painter {
     context.strokeStyle = colour;
     context.lineWidth = 1;
     context.stroke();
-    const text = `max ${amount(lane.info, limits[1])}`;
+    const text = `max ${amount(trackView.info, limits[1])}`;
     context.fillStyle = this.theme.back; // the curve would run through it
     context.fillRect(2, top + 1, context.measureText(text).width + 4, 15);
     context.fillStyle = this.theme.faint;
@@ -231,9 +231,9 @@ export class Painter {
     if (marks.gap) band(marks.gap.begin, marks.gap.end, `${blame}1c`, blame);
     if (marks.range) band(marks.range.begin, marks.range.end, `${markColour("range")}2a`, markColour("range"));
     const box = (place: Place): [number, number, number] | null => {
-      const lane = tracks.lanes.get(place.track);
-      if (!lane || !isOpen(tracks, lane)) return null;
-      const y = lane.y - scroll + Math.min(place.depth, depths(lane) - 1) * tracks.rowPx;
+      const trackView = tracks.trackViews.get(place.track);
+      if (!trackView || !isOpen(tracks, trackView)) return null;
+      const y = trackView.y - scroll + Math.min(place.depth, depths(trackView) - 1) * tracks.rowPx;
       const x = view.x(place.start, width);
       return [x, y, Math.max(2, view.x(place.end, width) - x)];
     };
@@ -299,7 +299,7 @@ export class Painter {
       context.textAlign = "left";
       context.fillText(tick(at, step), x + 3, 9);
     }
-    const steps = [...tracks.lanes.values()].find((l) => l.info.table === "step" && l.tile);
+    const steps = [...tracks.trackViews.values()].find((l) => l.info.table === "step" && l.tile);
     if (steps) this.ruler(context, steps, view, width);
     const range = marks.range ?? marks.gap;
     if (range) {
@@ -326,12 +326,12 @@ export class Painter {
 
   private ruler(
     context: CanvasRenderingContext2D,
-    lane: Lane,
+    trackView: TrackView,
     view: View,
     width: number,
   ): void {
     const steady = colourOf("step_steady");
-    for (const row of lane.tile!.rows) {
+    for (const row of trackView.tile!.rows) {
       const [low, high] = between(row, view);
       for (let i = low; i < high; i++) {
         const x = Math.max(-2, view.x(row.start[i], width));
@@ -350,8 +350,8 @@ export class Painter {
   }
 }
 
-function isOpen(tracks: Tracks, lane: Lane): boolean {
-  for (const other of tracks.open()) if (other === lane) return true;
+function isOpen(tracks: Tracks, trackView: TrackView): boolean {
+  for (const other of tracks.open()) if (other === trackView) return true;
   return false;
 }
 

@@ -4,12 +4,12 @@ import type { Place, Row, Source } from "../data/types";
 import { clean } from "../shared/format";
 import { CLICK_PX, follow, showTip, wheelZoom } from "../shared/pointer";
 import type { Timeline } from "./context";
-import { levelSays } from "./counters";
+import { levelTip } from "./counters";
 import { hint } from "./painter";
-import { lowerBound, type Lane } from "./tracks";
+import { lowerBound, type TrackView } from "./tracks";
 
 interface Under {
-  lane: Lane;
+  trackView: TrackView;
   depth: number;
   place: Place | null;
   count: number;
@@ -100,10 +100,10 @@ export class PointerControls {
   private hover(event: PointerEvent): void {
     const { view, timelineView, marks } = this.timeline;
     marks.cursor = view.time(this.point(event), timelineView.width);
-    const lane = this.timeline.tracks.at(timelineView.y(event));
+    const trackView = this.timeline.tracks.at(timelineView.y(event));
     const under = this.under(event);
     let message = under ? hint(under.place, under.count, under.share) : "";
-    if (lane?.tile?.counter) message = clean(levelSays(lane.info, lane.tile, marks.cursor), 200);
+    if (trackView?.tile?.counter) message = clean(levelTip(trackView.info, trackView.tile, marks.cursor), 200);
     showTip(timelineView.tip, timelineView.root, event, message);
     this.timeline.changed();
   }
@@ -112,16 +112,16 @@ export class PointerControls {
   private under(event: PointerEvent): Under | null {
     const { view, timelineView, tracks, source } = this.timeline;
     const y = timelineView.y(event);
-    const lane = tracks.at(y);
-    if (!lane?.tile || lane.tile.counter) return null;
-    const depth = tracks.depthAt(lane, y);
+    const trackView = tracks.at(y);
+    if (!trackView?.tile || trackView.tile.counter) return null;
+    const depth = tracks.depthAt(trackView, y);
     const at = view.time(event.clientX - timelineView.scroller.getBoundingClientRect().left, timelineView.width);
-    const row = lane.tile.rows.find((candidate) => candidate.depth === depth);
-    const none = { lane, depth, place: null, count: 0, share: 0 };
+    const row = trackView.tile.rows.find((candidate) => candidate.depth === depth);
+    const none = { trackView, depth, place: null, count: 0, share: 0 };
     if (!row) return none;
-    const place = nearest(source, lane, row, at, 2 * (view.span / timelineView.width));
+    const place = nearest(source, trackView, row, at, 2 * (view.span / timelineView.width));
     if (place) return { ...none, place };
-    const column = Math.floor((at - lane.tile.begin) / lane.tile.bucket);
+    const column = Math.floor((at - trackView.tile.begin) / trackView.tile.bucket);
     for (const index of [column, column - 1, column + 1]) {
       const found = row.column.indexOf(index);
       if (found >= 0) return { ...none, count: Math.max(1, row.count[found]), share: row.share[found] };
@@ -146,16 +146,16 @@ export class PointerControls {
     const columns = Math.min(8192, Math.ceil((6 * pixel) / bucket));
     const begin = Math.floor(at - 3 * pixel);
     const signal = new AbortController().signal;
-    const tiles = await this.timeline.asking(source.tiles([under.lane.info.id], begin, bucket, columns, signal));
-    const row = tiles?.get(under.lane.info.id)?.rows.find((r) => r.depth === under.depth);
-    const place = row ? nearest(source, under.lane, row, at, 3 * pixel) : null;
+    const tiles = await this.timeline.asking(source.tiles([under.trackView.info.id], begin, bucket, columns, signal));
+    const row = tiles?.get(under.trackView.info.id)?.rows.find((r) => r.depth === under.depth);
+    const place = row ? nearest(source, under.trackView, row, at, 3 * pixel) : null;
     if (place) await this.actions.select(place);
     else this.timeline.message("zoom in to select");
   }
 }
 
 /** The slice of a row nearest to a time, not farther off than `slop` ns. */
-export function nearest(source: Source, lane: Lane, row: Row, at: number, slop: number): Place | null {
+export function nearest(source: Source, trackView: TrackView, row: Row, at: number, slop: number): Place | null {
   const high = lowerBound(row.start, at + slop);
   let best = -1;
   let distance = slop;
@@ -165,7 +165,7 @@ export function nearest(source: Source, lane: Lane, row: Row, at: number, slop: 
   }
   if (best < 0) return null;
   return {
-    track: lane.info.id,
+    track: trackView.info.id,
     row: row.row[best],
     depth: row.depth,
     start: row.start[best],

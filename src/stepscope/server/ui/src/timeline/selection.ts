@@ -1,13 +1,13 @@
 /** What is selected: a slice, or a place that a finding points at; and how one goes on from there. */
 
 import type { Details, Diagnosed, Instance, Place, Row } from "../data/types";
-import { instanceSays, showDetails } from "../panels/explanation";
+import { instanceText, showDetails } from "../panels/explanation";
 import { element, fill } from "../shared/dom";
 import { clean, time, words } from "../shared/format";
 import type { Timeline } from "./context";
 import { arrowPairs } from "./links";
 import { nearest } from "./pointer_controls";
-import { depths, lowerBound, type Lane } from "./tracks";
+import { depths, lowerBound, type TrackView } from "./tracks";
 
 export class Selection {
   readonly panel = element("section", { "aria-label": "Selection" });
@@ -71,12 +71,12 @@ export class Selection {
   /** With nothing selected, the keyboard begins with the first slice in view of the first track that has one. */
   private async first(): Promise<void> {
     const { view, timelineView, tracks } = this.timeline;
-    for (const lane of tracks.open()) {
-      if (lane.y + lane.height < timelineView.scroller.scrollTop || !lane.tile) continue;
-      for (const row of lane.tile.rows) {
+    for (const trackView of tracks.open()) {
+      if (trackView.y + trackView.height < timelineView.scroller.scrollTop || !trackView.tile) continue;
+      for (const row of trackView.tile.rows) {
         const low = lowerBound(row.start, view.begin);
         if (low < row.start.length && row.start[low] < view.end) {
-          await this.select(lane.info.id, row.row[low]);
+          await this.select(trackView.info.id, row.row[low]);
           return;
         }
       }
@@ -88,14 +88,14 @@ export class Selection {
     const { view, tracks, source } = this.timeline;
     const { selected } = this.timeline.marks;
     if (!selected) return this.first();
-    const rows: [Lane, Row][] = [];
-    for (const lane of tracks.open())
-      for (const row of lane.tile?.rows ?? []) if (row.depth < depths(lane)) rows.push([lane, row]);
+    const rows: [TrackView, Row][] = [];
+    for (const trackView of tracks.open())
+      for (const row of trackView.tile?.rows ?? []) if (row.depth < depths(trackView)) rows.push([trackView, row]);
     let at = rows.findIndex(([l, r]) => l.info.id === selected.track && r.depth === selected.depth);
     const middle = (selected.start + selected.end) / 2;
     for (at += step; at >= 0 && at < rows.length; at += step) {
-      const [lane, row] = rows[at];
-      const place = nearest(source, lane, row, middle, view.span);
+      const [trackView, row] = rows[at];
+      const place = nearest(source, trackView, row, middle, view.span);
       if (place) return this.select(place.track, place.row);
     }
     this.timeline.message(step > 0 ? "nothing further down" : "nothing further up");
@@ -105,9 +105,9 @@ export class Selection {
   async step(by: number): Promise<void> {
     const { timeline } = this;
     const { view, tracks, source } = timeline;
-    const lane = [...tracks.lanes.values()].find(({ info, tile }) => info.table === "step" && tile);
-    const row = lane?.tile?.rows[0];
-    const at = lane && row ? nearest(source, lane, row, (view.begin + view.end) / 2, view.span) : null;
+    const trackView = [...tracks.trackViews.values()].find(({ info, tile }) => info.table === "step" && tile);
+    const row = trackView?.tile?.rows[0];
+    const at = trackView && row ? nearest(source, trackView, row, (view.begin + view.end) / 2, view.span) : null;
     if (!at) {
       timeline.message("no steps are known yet");
       return;
@@ -133,7 +133,7 @@ export class Selection {
     marks.gap = { begin: instance.begin, end: instance.end };
     marks.attributed = instance.responsible;
     marks.waiting = instance.waiting;
-    timelineView.gather(this.lanesOf(instance));
+    timelineView.gather(this.tracksOf(instance));
     view.frame(instance.begin, instance.end, 0.7);
     const doing = instance.responsible.map((place) => clean(place.name, 60)).join(", ");
     const silent = "no range, operator or call was recorded; sample or annotate the host code";
@@ -141,19 +141,19 @@ export class Selection {
     const { diagnosis } = this.diagnosed!;
     const cause = words(diagnosis.findings[finding].cause);
     const late = instance.waiting.length ? `; rank ${instance.rank} is late: ${doing || silent}` : meanwhile;
-    this.timeline.message(`${cause}, ${instanceSays(instance)}${late}`);
+    this.timeline.message(`${cause}, ${instanceText(instance)}${late}`);
     for (const item of document.querySelectorAll<HTMLElement>(".finding"))
       item.setAttribute("aria-current", String(item.dataset.number === String(finding)));
     this.timeline.changed();
   }
 
   /** Tracks that show an instance: why the device waits, what is responsible, who waits. */
-  private lanesOf(instance: Instance): Lane[] {
-    const { lanes } = this.timeline.tracks;
-    const idle = instance.tracks.filter((id) => lanes.get(id)?.info.table === "idle_gap");
+  private tracksOf(instance: Instance): TrackView[] {
+    const { trackViews } = this.timeline.tracks;
+    const idle = instance.tracks.filter((id) => trackViews.get(id)?.info.table === "idle_gap");
     const places = [...instance.responsible, ...instance.waiting].map(({ track }) => track);
     const ids = new Set([...(idle.length ? idle : instance.tracks.slice(0, 1)), ...places]);
-    return [...ids].flatMap((id) => lanes.get(id) ?? []);
+    return [...ids].flatMap((id) => trackViews.get(id) ?? []);
   }
 
   /** The next or previous place of all findings. */

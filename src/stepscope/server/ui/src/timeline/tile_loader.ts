@@ -4,7 +4,7 @@ import type { Source } from "../data/types";
 import type { Colours } from "../shared/colours";
 import type { View } from "../shared/window";
 import { trackBitmap } from "./track_bitmap";
-import type { Lane } from "./tracks";
+import type { TrackView } from "./tracks";
 
 const MOST_COLUMNS = 16000;
 const PAUSE_MS = 60;
@@ -30,9 +30,9 @@ export class TileLoader {
     return 2 ** Math.max(0, Math.floor(Math.log2(view.span / Math.max(1, width))));
   }
 
-  want(view: View, width: number, lanes: Lane[]): void {
+  want(view: View, width: number, trackViews: TrackView[]): void {
     const bucket = TileLoader.bucket(view, width);
-    const missing = lanes.filter(({ tile }) => {
+    const missing = trackViews.filter(({ tile }) => {
       if (!tile || tile.bucket !== bucket) return true;
       const end = tile.begin + tile.bucket * tile.columns;
       const low = Math.max(view.begin, view.first);
@@ -46,7 +46,7 @@ export class TileLoader {
     const high = Math.min(view.end + beside, view.last + 2 * bucket);
     const begin = Math.floor(low / bucket) * bucket;
     const columns = Math.max(1, Math.min(MOST_COLUMNS, Math.ceil((high - begin) / bucket)));
-    const ids = missing.map((lane) => lane.info.id);
+    const ids = missing.map((trackView) => trackView.info.id);
     const asked = `${bucket} ${Math.round(view.begin / bucket / 64)} ${ids.join()}`;
     if (this.pending && asked === this.asked) return;
     const wait = this.last + PAUSE_MS - performance.now();
@@ -61,7 +61,7 @@ export class TileLoader {
   }
 
   private async fetch(
-    lanes: Lane[],
+    trackViews: TrackView[],
     begin: number,
     bucket: number,
     columns: number,
@@ -71,11 +71,11 @@ export class TileLoader {
     this.running = control;
     this.pending = true;
     try {
-      const ids = lanes.map((lane) => lane.info.id);
+      const ids = trackViews.map((trackView) => trackView.info.id);
       const tiles = await this.source.tiles(ids, begin, bucket, columns, control.signal);
       let since = performance.now();
-      for (const lane of lanes) {
-        const tile = tiles.get(lane.info.id);
+      for (const trackView of trackViews) {
+        const tile = tiles.get(trackView.info.id);
         if (!tile) continue;
         if (performance.now() - since > MOST_WORK_MS) {
           // pictures of many tracks take longer than a frame: one piece a frame, so that the view
@@ -84,8 +84,8 @@ export class TileLoader {
           if (control.signal.aborted) return;
           since = performance.now();
         }
-        lane.tile = tile;
-        lane.picture = trackBitmap(tile, this.colours());
+        trackView.tile = tile;
+        trackView.picture = trackBitmap(tile, this.colours());
       }
     } catch (error) {
       if (control.signal.aborted) return;

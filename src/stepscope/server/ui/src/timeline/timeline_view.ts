@@ -4,7 +4,7 @@ import type { Place } from "../data/types";
 import { element } from "../shared/dom";
 import { CLICK_PX } from "../shared/pointer";
 import { showGutter } from "./track_names";
-import { depths, GROUP_PX, type Group, type Lane, type Tracks } from "./tracks";
+import { depths, GROUP_PX, type Group, type TrackView, type Tracks } from "./tracks";
 
 export class TimelineView {
   readonly axis = element("canvas", { class: "axis", "aria-hidden": "true" });
@@ -63,13 +63,13 @@ export class TimelineView {
       this.names.dataset.signature = signature;
       showGutter(this.names, this.tracks, {
         fold: (target) => this.fold(target),
-        pin: (lane) => this.edit(() => this.tracks.pin(lane)),
+        pin: (trackView) => this.edit(() => this.tracks.pin(trackView)),
         move: (group, by) => this.edit(() => this.tracks.move(group, by)),
-        moveLane: (lane, by) =>
+        moveTrack: (trackView, by) =>
           this.edit(() => {
-            if (!this.tracks.moveLane(lane, by)) this.message("it stands at the edge of its group");
+            if (!this.tracks.moveTrack(trackView, by)) this.message("it stands at the edge of its group");
           }),
-        drag: (lane, event) => this.drag(lane, event),
+        drag: (trackView, event) => this.drag(trackView, event),
       });
       this.stretch();
     }
@@ -77,10 +77,10 @@ export class TimelineView {
   }
 
   /** Tracks in view, or less than a screen away. */
-  near(): Lane[] {
+  near(): TrackView[] {
     const [scroll, height] = [this.scroller.scrollTop, this.height];
     return [...this.tracks.open()].filter(
-      (lane) => lane.y < scroll + 2 * height && lane.y + lane.height > scroll - height,
+      (trackView) => trackView.y < scroll + 2 * height && trackView.y + trackView.height > scroll - height,
     );
   }
 
@@ -92,10 +92,10 @@ export class TimelineView {
 
   /** Unfolds the track of a place and scrolls to it. */
   reveal(place: Pick<Place, "track" | "depth">): void {
-    const lane = this.tracks.lanes.get(place.track);
-    if (!lane) return;
-    if (this.tracks.reveal(lane)) this.unfiltered();
-    const y = lane.y + Math.min(place.depth, depths(lane)) * this.tracks.rowPx;
+    const trackView = this.tracks.trackViews.get(place.track);
+    if (!trackView) return;
+    if (this.tracks.reveal(trackView)) this.unfiltered();
+    const y = trackView.y + Math.min(place.depth, depths(trackView)) * this.tracks.rowPx;
     const height = this.scroller.clientHeight;
     if (y < this.scroller.scrollTop || y > this.scroller.scrollTop + height - 24) {
       this.stretch();
@@ -104,15 +104,15 @@ export class TimelineView {
   }
 
   /** Brings tracks into view at once: where they stand, else together on top. */
-  gather(lanes: Lane[]): void {
+  gather(trackViews: TrackView[]): void {
     const { tracks, scroller } = this;
     tracks.spotlight([]);
     const open = new Set(tracks.open());
-    const top = Math.min(...lanes.map((lane) => lane.y));
-    const bottom = Math.max(...lanes.map((lane) => lane.y + lane.height));
+    const top = Math.min(...trackViews.map((trackView) => trackView.y));
+    const bottom = Math.max(...trackViews.map((trackView) => trackView.y + trackView.height));
     const height = scroller.clientHeight;
-    if (!lanes.every((lane) => open.has(lane)) || bottom - top > height - GROUP_PX) {
-      tracks.spotlight(lanes);
+    if (!trackViews.every((trackView) => open.has(trackView)) || bottom - top > height - GROUP_PX) {
+      tracks.spotlight(trackViews);
       this.stretch();
       scroller.scrollTop = 0;
       return;
@@ -129,19 +129,19 @@ export class TimelineView {
 
   private signature(): string {
     const parts: string[] = [];
-    for (const [group, lanes] of this.tracks.visible()) {
+    for (const [group, trackViews] of this.tracks.visible()) {
       parts.push(`${group.title}${group.folded}${group.brief}${group.y}`);
-      for (const l of lanes) parts.push(`${l.info.id}${l.folded}${l.tile?.depths}${l.y}`);
+      for (const l of trackViews) parts.push(`${l.info.id}${l.folded}${l.tile?.depths}${l.y}`);
     }
     return parts.join();
   }
 
-  private fold(target: Group | Lane): void {
+  private fold(target: Group | TrackView): void {
     this.edit(() => ("info" in target ? (target.folded = !target.folded) : this.tracks.fold(target)));
   }
 
   /** A track follows the pointer through its group. */
-  private drag(lane: Lane, event: PointerEvent): void {
+  private drag(trackView: TrackView, event: PointerEvent): void {
     if (event.button !== 0) return;
     let moved = false;
     const move = (next: PointerEvent): void => {
@@ -149,13 +149,13 @@ export class TimelineView {
       moved = true;
       const y = this.y(next);
       const over = this.tracks.at(y);
-      if (!over || over === lane || !this.tracks.siblings(lane).includes(over)) return;
+      if (!over || over === trackView || !this.tracks.siblings(trackView).includes(over)) return;
       // only past its middle, else tracks of different heights would change places again and again
-      const down = over.y > lane.y;
+      const down = over.y > trackView.y;
       if (down ? y < over.y + over.height / 2 : y > over.y + over.height / 2) return;
-      this.edit(() => this.tracks.moveLane(lane, down ? 1 : -1));
+      this.edit(() => this.tracks.moveTrack(trackView, down ? 1 : -1));
     };
-    // on the window: the button that was pressed is made anew while its track moves
+    // on the window: the button that was pressed is made again while its track moves
     const stop = (): void => {
       window.removeEventListener("pointermove", move);
       window.removeEventListener("pointerup", stop);

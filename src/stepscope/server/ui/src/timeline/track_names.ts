@@ -2,24 +2,24 @@
 
 import { element, fill } from "../shared/dom";
 import { clean } from "../shared/format";
-import { GROUP_PX, type Group, type Lane, type Tracks } from "./tracks";
+import { GROUP_PX, type Group, type TrackView, type Tracks } from "./tracks";
 
 export interface GutterActions {
-  fold(target: Group | Lane): void;
-  pin(lane: Lane): void;
+  fold(target: Group | TrackView): void;
+  pin(trackView: TrackView): void;
   move(group: Group, by: number): void;
-  moveLane(lane: Lane, by: number): void;
+  moveTrack(trackView: TrackView, by: number): void;
   /** Follows the pointer from here on, and moves the track with it. */
-  drag(lane: Lane, event: PointerEvent): void;
+  drag(trackView: TrackView, event: PointerEvent): void;
 }
 
 export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterActions): void {
   const made: HTMLElement[] = [];
-  // the elements are made anew: whoever stands on one with the keyboard stays on its successor
+  // the elements are made again: whoever stands on one with the keyboard stays on its successor
   const focused = document.activeElement as HTMLElement | null;
   const stood = focused && parent.contains(focused) ? focused.dataset.stop : undefined;
   const inside = new Set(tracks.groups.flatMap((group) => group.children));
-  for (const [group, lanes] of tracks.visible()) {
+  for (const [group, trackViews] of tracks.visible()) {
     const title = clean(group.title, 80);
     const head = element(
       "div",
@@ -41,37 +41,37 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
     head.style.top = `${group.y}px`;
     made.push(head);
     if (group.folded) continue;
-    for (const lane of lanes) {
-      const pinned = tracks.isPinned(lane);
-      const name = clean(tracks.stray(lane) ? abroad(lane) : lane.title, 90);
+    for (const trackView of trackViews) {
+      const pinned = tracks.isPinned(trackView);
+      const name = clean(tracks.stray(trackView) ? abroad(trackView) : trackView.title, 90);
       const entry = element(
         "div",
-        { class: lane.info.kind === "counter" ? "lane counter" : "lane", "data-track": lane.info.id },
+        { class: trackView.info.kind === "counter" ? "track counter" : "track", "data-track": trackView.info.id },
         element(
           "button",
           {
             class: "title",
-            "data-stop": `lane ${lane.info.id}`,
+            "data-stop": `track ${trackView.info.id}`,
             title: `${name} (click folds; drag, or Alt and an arrow key, moves it)`,
-            "aria-expanded": lane.folded ? "false" : "true",
+            "aria-expanded": trackView.folded ? "false" : "true",
             "aria-keyshortcuts": "Alt+ArrowUp Alt+ArrowDown",
-            click: () => actions.fold(lane),
-            pointerdown: (event) => actions.drag(lane, event as PointerEvent),
+            click: () => actions.fold(trackView),
+            pointerdown: (event) => actions.drag(trackView, event as PointerEvent),
             keydown: (event) => {
               const { altKey, key } = event as KeyboardEvent;
               const by = altKey ? { ArrowUp: -1, ArrowDown: 1 }[key] : undefined;
               if (by === undefined) return;
               event.preventDefault();
               event.stopPropagation();
-              actions.moveLane(lane, by);
+              actions.moveTrack(trackView, by);
             },
           },
-          (lane.tile?.depths ?? 1) > 1 ? `${lane.folded ? "▸" : "▾"} ${name}` : name,
+          (trackView.tile?.depths ?? 1) > 1 ? `${trackView.folded ? "▸" : "▾"} ${name}` : name,
         ),
-        tool(pinned ? "★" : "☆", `${pinned ? "Unpin" : "Pin"} ${name}`, () => actions.pin(lane), pinned),
+        tool(pinned ? "★" : "☆", `${pinned ? "Unpin" : "Pin"} ${name}`, () => actions.pin(trackView), pinned),
       );
-      entry.style.top = `${lane.y}px`;
-      entry.style.height = `${lane.height}px`;
+      entry.style.top = `${trackView.y}px`;
+      entry.style.height = `${trackView.height}px`;
       made.push(entry);
     }
   }
@@ -84,7 +84,7 @@ export function showGutter(parent: HTMLElement, tracks: Tracks, actions: GutterA
 }
 
 /** Name of a track that stands outside its group: the rank first, because names are cut at their end. */
-function abroad({ info }: Lane): string {
+function abroad({ info }: TrackView): string {
   const [rank] = /^Rank -?\d+ · /.exec(info.group) ?? [""];
   return `${rank}${info.title} · ${info.group.slice(rank.length)}`;
 }

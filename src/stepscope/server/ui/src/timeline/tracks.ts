@@ -18,7 +18,7 @@ const MOST_QUIET = 2;
 /** Tracks that tell what a thread does for the GPU. */
 const TELLING = new Set(["range", "operator", "python_function"]);
 
-export interface Lane {
+export interface TrackView {
   info: TrackInfo;
   /** Its name inside its group. */
   title: string;
@@ -37,7 +37,7 @@ export interface Group {
   brief: boolean;
   /** How it opens. */
   usual: "open" | "folded";
-  lanes: Lane[];
+  trackViews: TrackView[];
   /** Groups inside; a group has either these or tracks. */
   children: Group[];
 }
@@ -50,7 +50,7 @@ export class Tracks {
   room = 0;
   filter: RegExp | null = null;
   explained = false;
-  readonly lanes = new Map<number, Lane>();
+  readonly trackViews = new Map<number, TrackView>();
   private first = "";
   /** Groups that began brief. */
   private readonly shortened = new Set<Group>();
@@ -67,7 +67,7 @@ export class Tracks {
     const several = layout.members.length > 1;
     const byTitle = new Map<string, Group>();
     for (const info of layout.tracks) {
-      const lane: Lane = {
+      const trackView: TrackView = {
         info,
         title: info.title,
         y: 0,
@@ -76,7 +76,7 @@ export class Tracks {
         tile: null,
         picture: null,
       };
-      this.lanes.set(info.id, lane);
+      this.trackViews.set(info.id, trackView);
       const counts = info.kind === "counter" && (several || info.table === "metric_sample");
       const title = counts ? `${several ? `Rank ${info.rank} · ` : ""}Counters` : info.group;
       let group = byTitle.get(title);
@@ -85,7 +85,7 @@ export class Tracks {
         byTitle.set(title, group);
         this.groups.push(group);
       }
-      group.lanes.push(lane);
+      group.trackViews.push(trackView);
     }
     for (const group of this.groups) if (group.usual === "folded") nameByDevice(group);
     this.gatherThreads(several);
@@ -98,10 +98,10 @@ export class Tracks {
   /** Puts the threads of each rank of a job, or those that tell little, behind one line. */
   private gatherThreads(several: boolean): void {
     const byRank = new Map<string, Group[]>();
-    const telling = this.groups.filter((group) => group.lanes[0].info.thread >= 0 && group.lanes.some(tells));
-    const kept = telling.length > MOST_TELLING ? telling.filter((group) => group.lanes.some(calls)) : telling;
+    const telling = this.groups.filter((group) => group.trackViews[0].info.thread >= 0 && group.trackViews.some(tells));
+    const kept = telling.length > MOST_TELLING ? telling.filter((group) => group.trackViews.some(calls)) : telling;
     for (const group of this.groups) {
-      const { info } = group.lanes[0];
+      const { info } = group.trackViews[0];
       if (info.thread < 0 || (!several && kept.includes(group))) continue;
       const rank = several ? `Rank ${info.rank} · ` : "";
       byRank.set(rank, [...(byRank.get(rank) ?? []), group]);
@@ -136,7 +136,7 @@ export class Tracks {
     if (this.filter && !filter) for (const [group, folded] of this.unfiltered) group.folded = folded;
     if (!filter) this.unfiltered.clear();
     this.filter = filter;
-    if (filter) for (const group of this.every) if (all(group).some((lane) => this.shows(lane))) group.folded = false;
+    if (filter) for (const group of this.every) if (all(group).some((trackView) => this.shows(trackView))) group.folded = false;
     this.arrange();
   }
 
@@ -149,26 +149,26 @@ export class Tracks {
   }
 
   /** Moves a track among those that are shown in its group; message whether it could. */
-  moveLane(lane: Lane, by: number): boolean {
-    const lanes = this.siblings(lane);
-    const shown = lanes.filter((other) => other === lane || this.isPinned(lane) || this.shows(other));
-    const beside = shown[shown.indexOf(lane) + Math.sign(by)];
+  moveTrack(trackView: TrackView, by: number): boolean {
+    const trackViews = this.siblings(trackView);
+    const shown = trackViews.filter((other) => other === trackView || this.isPinned(trackView) || this.shows(other));
+    const beside = shown[shown.indexOf(trackView) + Math.sign(by)];
     if (!beside) return false;
-    const [from, to] = [lanes.indexOf(lane), lanes.indexOf(beside)];
-    lanes.splice(from, 1);
-    lanes.splice(to, 0, lane);
+    const [from, to] = [trackViews.indexOf(trackView), trackViews.indexOf(beside)];
+    trackViews.splice(from, 1);
+    trackViews.splice(to, 0, trackView);
     this.arrange();
     return true;
   }
 
   /** Tracks that a track may change places with. */
-  siblings(lane: Lane): Lane[] {
-    if (this.isPinned(lane)) return this.pinned.lanes;
-    return this.groupOf(lane)!.lanes;
+  siblings(trackView: TrackView): TrackView[] {
+    if (this.isPinned(trackView)) return this.pinned.trackViews;
+    return this.groupOf(trackView)!.trackViews;
   }
 
-  private groupOf(lane: Lane): Group | undefined {
-    return this.every.find((group) => group.lanes.includes(lane));
+  private groupOf(trackView: TrackView): Group | undefined {
+    return this.every.find((group) => group.trackViews.includes(trackView));
   }
 
   /** Paths of all tracks as they stand; empty while nobody has moved any. */
@@ -180,11 +180,11 @@ export class Tracks {
   /** Puts groups and tracks into an order that `moved` told; what it does not name comes last. */
   reorder(paths: string[]): void {
     const place = new Map(paths.map((path, i): [string, number] => [path, i]));
-    const of = (lane: Lane): number => place.get(lane.info.path) ?? Infinity;
+    const of = (trackView: TrackView): number => place.get(trackView.info.path) ?? Infinity;
     const compare = (a: number, b: number): number => (a === b ? 0 : a - b);
     const least = (group: Group): number => Math.min(...all(group).map(of));
     for (const group of this.every) {
-      group.lanes.sort((a, b) => compare(of(a), of(b)));
+      group.trackViews.sort((a, b) => compare(of(a), of(b)));
       group.children.sort((a, b) => compare(least(a), least(b)));
     }
     this.groups.sort((a, b) => compare(least(a), least(b)));
@@ -192,41 +192,41 @@ export class Tracks {
   }
 
   private order(): string[] {
-    return this.groups.flatMap((group) => all(group).map((lane) => lane.info.path));
+    return this.groups.flatMap((group) => all(group).map((trackView) => trackView.info.path));
   }
 
   /** Groups with what is shown of them: what a finding is about, pinned tracks, then the others. */
-  *visible(): Generator<[Group, Lane[]]> {
-    for (const group of [this.spot, this.pinned]) if (group.lanes.length) yield [group, group.lanes];
+  *visible(): Generator<[Group, TrackView[]]> {
+    for (const group of [this.spot, this.pinned]) if (group.trackViews.length) yield [group, group.trackViews];
     for (const group of this.groups) {
       if (group.children.length) {
         const inside = group.children
-          .map((child): [Group, Lane[]] => [child, this.shown(child)])
-          .filter(([, lanes]) => lanes.length);
+          .map((child): [Group, TrackView[]] => [child, this.shown(child)])
+          .filter(([, trackViews]) => trackViews.length);
         if (!inside.length) continue;
         yield [group, []];
         if (!group.folded) yield* inside;
         continue;
       }
-      const lanes = this.shown(group);
-      if (lanes.length) yield [group, lanes];
+      const trackViews = this.shown(group);
+      if (trackViews.length) yield [group, trackViews];
     }
   }
 
-  private shown(group: Group): Lane[] {
-    return group.lanes.filter((lane) => this.shows(lane) && (!group.brief || this.filter || telltale(lane)));
+  private shown(group: Group): TrackView[] {
+    return group.trackViews.filter((trackView) => this.shows(trackView) && (!group.brief || this.filter || telltale(trackView)));
   }
 
   /** Where all rows of a job's devices do not fit, each begins with when it works and why it waits. */
   private measure(): void {
     if (this.measured || this.room <= 1) return;
     this.measured = true;
-    const devices = this.groups.filter((group) => group.lanes[0]?.info.device >= 0 && group.usual === "open");
+    const devices = this.groups.filter((group) => group.trackViews[0]?.info.device >= 0 && group.usual === "open");
     if (devices.length < 2) return;
-    const needed = devices.reduce((sum, group) => sum + GROUP_PX + group.lanes.length * (ROW_PX + PADDING_PX), 0);
+    const needed = devices.reduce((sum, group) => sum + GROUP_PX + group.trackViews.length * (ROW_PX + PADDING_PX), 0);
     if (needed <= this.room) return;
     for (const group of devices) {
-      if (!group.lanes.some((lane) => !telltale(lane))) continue;
+      if (!group.trackViews.some((trackView) => !telltale(trackView))) continue;
       group.brief = !this.opened.has(group.title);
       this.shortened.add(group);
     }
@@ -236,55 +236,55 @@ export class Tracks {
     this.measure();
     let rows = 0;
     let rest = 0;
-    for (const [group, lanes] of this.visible()) {
+    for (const [group, trackViews] of this.visible()) {
       rest += GROUP_PX;
       if (group.folded) continue;
-      for (const lane of lanes) {
-        if (lane.info.kind === "counter") rest += this.heightOf(lane);
-        else [rows, rest] = [rows + depths(lane), rest + PADDING_PX];
+      for (const trackView of trackViews) {
+        if (trackView.info.kind === "counter") rest += this.heightOf(trackView);
+        else [rows, rest] = [rows + depths(trackView), rest + PADDING_PX];
       }
     }
     const fits = Math.floor((this.room - rest - 24) / Math.max(1, rows));
     this.rowPx = Math.max(ROW_PX, Math.min(MOST_ROW_PX, fits));
     let y = 0;
-    for (const [group, lanes] of this.visible()) {
+    for (const [group, trackViews] of this.visible()) {
       group.y = y;
       y += GROUP_PX;
       if (group.folded) continue;
-      for (const lane of lanes) {
-        lane.y = y;
-        lane.height = this.heightOf(lane);
-        y += lane.height;
+      for (const trackView of trackViews) {
+        trackView.y = y;
+        trackView.height = this.heightOf(trackView);
+        y += trackView.height;
       }
     }
     this.height = y + 24;
   }
 
-  *open(): Generator<Lane> {
-    for (const [group, lanes] of this.visible()) if (!group.folded) yield* lanes;
+  *open(): Generator<TrackView> {
+    for (const [group, trackViews] of this.visible()) if (!group.folded) yield* trackViews;
   }
 
-  at(y: number): Lane | null {
-    for (const lane of this.open()) if (y >= lane.y && y < lane.y + lane.height) return lane;
+  at(y: number): TrackView | null {
+    for (const trackView of this.open()) if (y >= trackView.y && y < trackView.y + trackView.height) return trackView;
     return null;
   }
 
-  depthAt(lane: Lane, y: number): number {
-    return Math.min(depths(lane) - 1, Math.max(0, Math.floor((y - lane.y) / this.rowPx)));
+  depthAt(trackView: TrackView, y: number): number {
+    return Math.min(depths(trackView) - 1, Math.max(0, Math.floor((y - trackView.y) / this.rowPx)));
   }
 
-  isPinned(lane: Lane): boolean {
-    return this.pinned.lanes.includes(lane);
+  isPinned(trackView: TrackView): boolean {
+    return this.pinned.trackViews.includes(trackView);
   }
 
-  pin(lane: Lane, on = !this.isPinned(lane)): void {
-    const others = this.pinned.lanes.filter((other) => other !== lane);
-    this.pinned.lanes = on ? [...others, lane] : others;
+  pin(trackView: TrackView, on = !this.isPinned(trackView)): void {
+    const others = this.pinned.trackViews.filter((other) => other !== trackView);
+    this.pinned.trackViews = on ? [...others, trackView] : others;
     this.arrange();
   }
 
-  pins(): Lane[] {
-    return this.pinned.lanes;
+  pins(): TrackView[] {
+    return this.pinned.trackViews;
   }
 
   move(group: Group, by: number): void {
@@ -306,40 +306,40 @@ export class Tracks {
   }
 
   /** Puts tracks on top for as long as a finding is shown; with none, back where they belong. */
-  spotlight(lanes: Lane[]): void {
-    this.spot.lanes = lanes.filter((lane) => !this.pinned.lanes.includes(lane));
+  spotlight(trackViews: TrackView[]): void {
+    this.spot.trackViews = trackViews.filter((trackView) => !this.pinned.trackViews.includes(trackView));
     this.arrange();
   }
 
   /** Whether a track stands outside its group, so that its name must say of whom it is. */
-  stray(lane: Lane): boolean {
-    return this.isPinned(lane) || this.spot.lanes.includes(lane);
+  stray(trackView: TrackView): boolean {
+    return this.isPinned(trackView) || this.spot.trackViews.includes(trackView);
   }
 
   /** Unfolds what hides a track; message whether the filter hid it, which is then gone. */
-  reveal(lane: Lane): boolean {
-    lane.folded = false;
-    if (this.stray(lane)) return false;
-    const hidden = this.filter !== null && !this.shows(lane);
+  reveal(trackView: TrackView): boolean {
+    trackView.folded = false;
+    if (this.stray(trackView)) return false;
+    const hidden = this.filter !== null && !this.shows(trackView);
     if (hidden) this.filterBy(null);
     for (const group of this.every) {
-      if (!all(group).includes(lane)) continue;
+      if (!all(group).includes(trackView)) continue;
       group.folded = false;
-      if (!telltale(lane)) group.brief = false;
+      if (!telltale(trackView)) group.brief = false;
     }
     this.arrange();
     return hidden;
   }
 
-  private shows(lane: Lane): boolean {
-    if (this.stray(lane)) return false;
-    if (lane.info.explained && !this.explained) return false;
-    return !this.filter || this.filter.test(`${lane.info.group} / ${lane.info.title}`);
+  private shows(trackView: TrackView): boolean {
+    if (this.stray(trackView)) return false;
+    if (trackView.info.explained && !this.explained) return false;
+    return !this.filter || this.filter.test(`${trackView.info.group} / ${trackView.info.title}`);
   }
 
-  private heightOf(lane: Lane): number {
-    if (lane.info.kind === "counter") return constant(lane) ? CONSTANT_PX : COUNTER_PX;
-    return depths(lane) * this.rowPx + PADDING_PX;
+  private heightOf(trackView: TrackView): number {
+    if (trackView.info.kind === "counter") return constant(trackView) ? CONSTANT_PX : COUNTER_PX;
+    return depths(trackView) * this.rowPx + PADDING_PX;
   }
 }
 
@@ -348,7 +348,7 @@ class Group_ implements Group {
   folded: boolean;
   brief = false;
   readonly usual: "open" | "folded";
-  lanes: Lane[] = [];
+  trackViews: TrackView[] = [];
   children: Group[] = [];
 
   constructor(
@@ -361,41 +361,41 @@ class Group_ implements Group {
 }
 
 /** Depths that are drawn of a track. */
-export function depths(lane: Lane): number {
-  return lane.folded ? 1 : Math.max(1, lane.tile?.depths ?? 1);
+export function depths(trackView: TrackView): number {
+  return trackView.folded ? 1 : Math.max(1, trackView.tile?.depths ?? 1);
 }
 
 /** Whether a counter has one value in all of the capture. */
-export function constant({ tile }: Lane): boolean {
+export function constant({ tile }: TrackView): boolean {
   const limits = tile?.counter?.limits;
   return limits !== undefined && limits[0] === limits[1];
 }
 
 /** Tracks of a group and of those inside it. */
-function all(group: Group): Lane[] {
-  return [...group.lanes, ...group.children.flatMap((child) => child.lanes)];
+function all(group: Group): TrackView[] {
+  return [...group.trackViews, ...group.children.flatMap((child) => child.trackViews)];
 }
 
 /** Whether a device's track message when it works, or why it waits. */
-function telltale({ info }: Lane): boolean {
+function telltale({ info }: TrackView): boolean {
   return info.table === "idle_gap" || info.path.endsWith("/busy");
 }
 
-function tells({ info }: Lane): boolean {
+function tells({ info }: TrackView): boolean {
   return TELLING.has(info.table) || info.title === "CUDA API" || info.title === "Libraries";
 }
 
-function calls({ info }: Lane): boolean {
+function calls({ info }: TrackView): boolean {
   return info.title === "CUDA API" || / · main$/.test(info.group);
 }
 
 /** Counters of several devices say of which they are; those of a device stand together. */
 function nameByDevice(group: Group): void {
-  const devices = new Set(group.lanes.map(({ info }) => info.device));
+  const devices = new Set(group.trackViews.map(({ info }) => info.device));
   if (devices.size < 2) return;
-  for (const lane of group.lanes)
-    if (lane.info.device >= 0) lane.title = `GPU ${lane.info.device} · ${lane.info.title}`;
-  group.lanes.sort((a, b) => a.info.device - b.info.device);
+  for (const trackView of group.trackViews)
+    if (trackView.info.device >= 0) trackView.title = `GPU ${trackView.info.device} · ${trackView.info.title}`;
+  group.trackViews.sort((a, b) => a.info.device - b.info.device);
 }
 
 function order(group: Group): number {
