@@ -13,6 +13,7 @@ import numpy as np
 
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
+from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.recurrence import long_run
 from stepscope.gaps.idle import CAUSES
@@ -46,6 +47,7 @@ from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.recording import measured_factor, of_calls, profiled_factor
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import BoolArray
 from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
 
@@ -303,6 +305,12 @@ class Simulation:
                     if change.ranks is None or s.rank in change.ranks
                     else s
                     for s in subjects
+                ]
+                count = len(subjects)
+            elif isinstance(change, InGraphs) and change.scope == "model":
+                subjects = [
+                    graphs.model_alone(s, _updates(e), bound)
+                    for s, (_, e) in zip(subjects, self.devices, strict=True)
                 ]
                 count = len(subjects)
             else:
@@ -624,6 +632,11 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     return {"low": (cost + error) / e.step_ns, "expected": None, "high": (cost - error) / e.step_ns}
 
 
+def _updates(e: Explanation) -> BoolArray:
+    """Operations that update parameters, by their names or by where they are launched."""
+    return e.gpu.ops.matches("name", OPTIMIZER_KERNEL) | e.kernels.in_phase("optimizer")
+
+
 def _turn(change: Change) -> int:
     """When a change is made: ranks become alike before, settings change after all others."""
     if isinstance(change, Edit):
@@ -695,9 +708,8 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
             after, count = edit.free(subject, cause, bound), 1
         case LaunchesFree():
             after, count = edit.launches_free(subject, bound), 1
-        case InGraphs(scope):
-            inside = graphs.whole_step if scope == "step" else graphs.model_alone
-            after, count = inside(subject, bound), 1
+        case InGraphs("step"):
+            after, count = graphs.whole_step(subject, bound), 1
         case OverlapCommunication():
             after = edit.overlap_communication(subject, bound)
             count = int(subject.program.communication.sum())
