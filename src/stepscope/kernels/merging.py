@@ -52,6 +52,9 @@ LIKE_THE_LONGEST: Final = 0.4
 """Kernels of a run that take this part of its longest one move tensors of the same size: they touch
 two to four of them. Shorter ones work on a value a row, or on a parameter."""
 
+LIKE_THE_LARGEST: Final = 0.5
+"""The same of elements: blocks are whole, and a run may go on with half of its channels."""
+
 ISSUED: Final = (0.85, 0.65, 0.45)
 """Share of the busier pipe that merged kernels use: most, usual, least. Instructions that depend on
 each other and the latency of loads take the rest."""
@@ -195,9 +198,7 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     grown = backward & kernels.in_category("softmax", "normalisation")[rows]
     touched += np.where(grown & (named == 0), 1, 0)  # the result or the input, too
 
-    longest = np.zeros(count)
-    np.maximum.at(longest, run[~whole], old[~whole])
-    full = ~whole & (old >= LIKE_THE_LONGEST * longest[run])
+    full = ~whole & _of_full_size(kernels, rows, run, whole, old)
     known = full & (named > 0)
     some_known = np.bincount(run[known], minlength=count) > 0
     measured = np.where(some_known[run], known, full)
@@ -241,12 +242,41 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     )
 
 
+def _launched(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Elements that each launch is made for; 0 where its name does not tell."""
+    each = np.array([c.thread_elements for c in kernels.classes] + [0])
+    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
+    return found
+
+
+def _of_full_size(
+    kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray, old: FloatArray
+) -> BoolArray:
+    """Kernels that move tensors of their run's size, and not a value a row or a parameter.
+
+    What they were launched for tells: one that touches four tensors, or twice as large ones (a bias
+    before its halves go separate ways), takes several times as long as one that touches two. Where
+    a run's launches do not tell, the time does.
+    """
+    count = int(run[-1]) + 1 if len(run) else 0
+    longest = np.zeros(count)
+    np.maximum.at(longest, run[~whole], old[~whole])
+    long_: BoolArray = old >= LIKE_THE_LONGEST * longest[run]
+    elements = _launched(kernels, rows)
+    # the size that most of the run's time is spent on
+    size = np.zeros(count)
+    known = ~whole & long_ & (elements > 0)
+    np.maximum.at(size, run[known], elements[known].astype(np.float64))
+    told = (elements > 0) & (size[run] > 0)
+    full: BoolArray = np.where(told, elements >= LIKE_THE_LARGEST * size[run], long_)
+    return full
+
+
 def _elements(
     kernels: Kernels, rows: IntArray, run: IntArray, full: BoolArray, pass_ns: FloatArray
 ) -> FloatArray:
     """Elements of each run's tensors: by a launch of it, else by what a pass moves."""
-    each = np.array([c.thread_elements for c in kernels.classes] + [0])
-    launched = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
+    launched = _launched(kernels, rows)
     found = np.zeros(len(pass_ns))
     np.maximum.at(found, run[full], launched[full].astype(np.float64))
     by_traffic = pass_ns * 1e-9 * kernels.attainable_bandwidth / _FLOAT
