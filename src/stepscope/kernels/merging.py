@@ -12,6 +12,9 @@ intermediate results are computed again (PyTorch's min-cut partitioner saves wha
 pointwise). A result that every kernel hands on to the next one is the other limit: two passes less
 for each pair.
 
+A run that is linear (sums, multiples, copies) saves nothing, and has no cause to add a tensor to
+itself: the second operand of each of its sums enters as well.
+
 *Reductions.* A reduction over rows (the mean of a norm) is made in the same kernel. One over
 columns, or over all of a tensor, needs what blocks on other SMs have found: it stays a kernel.
 
@@ -51,6 +54,11 @@ of them in the same five models)."""
 LIKE_THE_LONGEST: Final = 0.4
 """Kernels of a run that take this part of its longest one move tensors of the same size: they touch
 two to four of them. Shorter ones work on a value a row, or on a parameter."""
+
+_SUMS: Final = frozenset(
+    {"add", "OnSelf_add", "neg", "copy", "direct_copy", "bfloat16_copy", "float16_copy"}
+)
+_OF_A_NUMBER: Final = 2  # tensors that the product with a number touches: it reads and writes one
 
 LIKE_THE_LARGEST: Final = 0.5
 """The same of elements: blocks are whole, and a run may go on with half of its channels."""
@@ -217,6 +225,9 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     tensors_of = np.bincount(run[full & ~reduces], minlength=count)
     handed_on = np.maximum(before - 2 * (tensors_of - 1), 1)
     needed = np.where(in_backward, 3.0, np.where(takes_two, 3.0, 2.0))
+    # what a linear run adds comes from outside of it, forward and backward, and nothing is saved
+    linear = np.bincount(run[full & ~_linear(kernels, rows)], minlength=count) == 0
+    needed = np.where(linear, np.maximum(handed_on, needed), needed)
     alone = kernels_of <= 1
     passes = (
         np.where(alone, before, np.minimum(handed_on, 2.0)),
@@ -240,6 +251,19 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
         shortest_ns=np.where(np.isfinite(shortest), shortest, 0),
         spent_ns=_sums(run, spent, ~whole, count),
     )
+
+
+def _linear(kernels: Kernels, rows: IntArray) -> BoolArray:
+    """Sums of tensors, multiples by a number, and copies."""
+    of_name = np.array(
+        [
+            c.operation in _SUMS or (c.operation == "Mul" and c.tensors == _OF_A_NUMBER)
+            for c in kernels.classes
+        ]
+        + [False]
+    )
+    found: BoolArray = of_name[kernels.gpu.ops["name"][rows]]
+    return found
 
 
 def _launched(kernels: Kernels, rows: IntArray) -> IntArray:

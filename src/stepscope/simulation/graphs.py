@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from stepscope.activity.names import OPTIMIZER_KERNEL
+from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import with_first
 from stepscope.simulation.changes import COMPILED_MODEL_NS, Bound, Subject, launches_free
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, C, own_work
 from stepscope.simulation.settings.graphs import capturable
 from stepscope.trace.frame import BoolArray
+
+
+def updates(e: Explanation) -> BoolArray:
+    """Operations that update parameters, by their names or by where they are launched."""
+    return e.gpu.ops.matches("name", OPTIMIZER_KERNEL) | e.kernels.in_phase("optimizer")
 
 
 def whole_step(subject: Subject, bound: Bound) -> Subject:

@@ -13,7 +13,6 @@ import numpy as np
 
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
-from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.recurrence import long_run
 from stepscope.gaps.idle import CAUSES
@@ -47,7 +46,6 @@ from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.recording import measured_factor, of_calls, profiled_factor
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import BoolArray
 from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
 
@@ -309,7 +307,7 @@ class Simulation:
                 count = len(subjects)
             elif isinstance(change, InGraphs) and change.scope == "model":
                 subjects = [
-                    graphs.model_alone(s, _updates(e), bound)
+                    graphs.model_alone(s, graphs.updates(e), bound)
                     for s, (_, e) in zip(subjects, self.devices, strict=True)
                 ]
                 count = len(subjects)
@@ -630,11 +628,6 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     by_chance = run.odd_ns / measured.unrecorded_steps
     error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance)
     return {"low": (cost + error) / e.step_ns, "expected": None, "high": (cost - error) / e.step_ns}
-
-
-def _updates(e: Explanation) -> BoolArray:
-    """Operations that update parameters, by their names or by where they are launched."""
-    return e.gpu.ops.matches("name", OPTIMIZER_KERNEL) | e.kernels.in_phase("optimizer")
 
 
 def _turn(change: Change) -> int:

@@ -13,6 +13,7 @@ from stepscope.diagnosis.profiler_overhead_figures import (
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.simulation import InGraphs
+from stepscope.simulation.graphs import updates
 
 _ID = "launch_bound"
 _MODEL = "; the prediction is for CUDA graphs of the model, with the update launched as today"
@@ -62,8 +63,9 @@ def detect(case: Case) -> Detection | None:
             "the host launches too slowly in parts of the step, so the GPU has finished before "
             f"the next launch arrives{inside}"
         )
-    # the model is all that an inference launches, and XLA compiles whatever is jitted with it
-    alone = explanation.workload.infers or is_jax(explanation.gpu)
+    # without an update the model is the whole step, and XLA compiles whatever is jitted with it
+    alone = is_jax(explanation.gpu) or explanation.workload.infers
+    alone |= not updates(explanation).any()
     return Detection(
         time_ns=time,
         direct_ns=time - doubt,
