@@ -10,7 +10,7 @@ from stepscope.diagnosis.profiler_overhead_figures import (
     uncertain_overhead_ns,
     unclaimed_ns,
 )
-from stepscope.diagnosis.thread_states import with_thread_states
+from stepscope.diagnosis.thread_states import beside_other_threads, with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.simulation import InGraphs
 from stepscope.simulation.graphs import updates
@@ -66,7 +66,7 @@ def detect(case: Case) -> Detection | None:
     # without an update the model is the whole step, and XLA compiles whatever is jitted with it
     alone = is_jax(explanation.gpu) or explanation.workload.infers
     alone |= not updates(explanation).any()
-    return Detection(
+    found = Detection(
         time_ns=time,
         direct_ns=time - doubt,
         overhead_ns=doubt,
@@ -104,6 +104,7 @@ def detect(case: Case) -> Detection | None:
         ],
         where=where,
     )
+    return beside_other_threads(case, found)
 
 
 def _other_work_ns(case: Case, time_ns: float) -> float:
