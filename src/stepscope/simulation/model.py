@@ -631,9 +631,14 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
 
 
 def _turn(change: Change) -> int:
-    """When a change is made: ranks become alike before, settings change after all others."""
+    """When a change is made: ranks become alike before, settings change after all others.
+
+    What calling graphs and compiled code costs is added after anything of the host is taken away.
+    """
     if isinstance(change, Edit):
         return change.order
+    if isinstance(change, InGraphs | CallCompiled):
+        return 1
     return -1 if isinstance(change, RankLike | DeviceLike | EvenWork) else 0
 
 
