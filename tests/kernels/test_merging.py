@@ -98,7 +98,10 @@ PAIR = [(pointwise("mul", 2), 1)] * 2
     [
         pytest.param(PAIR, MAIN, 2, 4, 1, id="one hands its tensor on"),
         pytest.param([(pointwise("mul", 2), 1)] * 8, MAIN, 2, 16, 1, id="a long chain"),
-        pytest.param([(pointwise("add", 3), 1)] * 8, MAIN, 3, 24, 1, id="a residual enters, too"),
+        pytest.param(
+            [(pointwise("add", 3), 1)] * 8, MAIN, 10, 24, 1, id="each sum brings a tensor in"
+        ),
+        pytest.param([(pointwise("mul", 3), 1)] * 8, MAIN, 3, 24, 1, id="a factor enters, too"),
         pytest.param([(pointwise("mul", 3), 1)] * 8, AUTOGRAD, 3, 24, 1, id="a gradient"),
         pytest.param([*PAIR, (SUM, 1), *PAIR], MAIN, 2, 8, 1, id="a mean over rows is inside"),
     ],

@@ -111,11 +111,13 @@ class Further:
 
     Attributes:
         change: the repair as the simulator replays it.
-        repair: the same in words, which a sentence can begin with.
+        repair: the same in words; it is the second recommendation.
+        first: the repair that is ``Detection.change``, the first recommendation, in words.
     """
 
     change: Change
     repair: str
+    first: str
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,8 @@ class Detection:
         also: further changes that are part of the repair, replayed together with ``change``.
         added_ns: what the repaired program does instead, ns per step.
         further: a repair that gains more, which is predicted by itself; the range of the
-            prediction reaches down to it.
+            prediction reaches down to it. Where the first one gains little beside it, it is
+            advised first, and predicted.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
         supply_ns: what it takes to bring the input of a step however the rest is repaired, ns:

@@ -74,7 +74,7 @@ _OUTSIDE = (
 _ELSEWHERE = "another bottleneck takes over once it is gone"
 _HOST_LIMITS = "the host would then limit the step; a program that launches faster gains more"
 
-_FURTHER = " takes it to {further_predicted_step_ns}"
+_FURTHER = ", {further} takes it to {further_predicted_step_ns}"
 _PREDICTED: Final = {
     "predicted_step_ns": "predicted_step_ns",
     "prediction_low_ns": "low_ns",
@@ -298,8 +298,12 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             summary += "; " + filled(_limit(item), evidence, {})
         if item.recording_hides_gain:
             summary += "; " + filled(_UNRECORDED, evidence, {})
-        if further is not None and detection.further is not None:
-            summary += "; " + filled(detection.further.repair + _FURTHER, evidence, {})
+        if detection.further is not None and item.predicted.replay_error is not None:
+            both = detection.further
+            stated = both.repair if item.predicted.by_further else both.first
+            summary += f"; the prediction is for {stated}"
+            if further is not None:
+                summary += filled(_FURTHER, evidence, {"further": both.repair})
     else:
         summary = summary[0].upper() + summary[1:]
     step = round(case.step_ns)
@@ -314,7 +318,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         ranks=item.ranks,
         where=detection.where,
         message=summary,
-        recommendations=vendors.advice(detection.recommendations, case),
+        recommendations=vendors.advice(_recommended(item), case),
         next_capture=vendors.next_capture(
             frameworks.for_program(detection.next_capture, case), case
         ),
@@ -333,6 +337,14 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             **{name: int(value[f"further_{name}"]) for name in _PREDICTED},
         ),
     )
+
+
+def _recommended(item: Ranked) -> list[str]:
+    """What to do, the repair that is predicted first."""
+    first, *rest = item.detection.recommendations or [""]
+    if item.predicted.by_further and rest:
+        return [rest[0], first, *rest[1:]]
+    return item.detection.recommendations
 
 
 def _limit(item: Ranked) -> str:

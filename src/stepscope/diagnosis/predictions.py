@@ -55,6 +55,7 @@ class Predicted:
             where recording has no cost, or it was not replayed.
         replay_failed: whether it is arithmetic because the replay misses the measured step.
         further: the prediction for ``Detection.further``; None where that gains no more.
+        by_further: whether this itself is that, since the first repair gains little beside it.
     """
 
     step_ns: float
@@ -64,6 +65,7 @@ class Predicted:
     unrecorded: tuple[float, float] | None = None
     replay_failed: bool = False
     further: Predicted | None = None
+    by_further: bool = False
 
 
 LARGEST_REPLAY_ERROR: Final = 0.1
@@ -73,6 +75,10 @@ arithmetic on the capture."""
 
 WORTH_TELLING: Final = 0.01
 """A further repair that gains less of the step than this beyond the first one is not told."""
+
+
+LITTLE: Final = 0.5
+"""A repair that gains less than this part of what a further one does is not the one to begin with."""
 
 
 def simulated(
@@ -104,6 +110,8 @@ def simulated(
     more = _replayed(simulation, case, cause_id, detection, detection.further.change)
     if found.step_ns - more.step_ns < WORTH_TELLING * case.step_ns:
         return found
+    if case.step_ns - found.step_ns < LITTLE * (case.step_ns - more.step_ns):
+        return replace(more, by_further=True)
     return replace(found, low_ns=min(found.low_ns, more.step_ns), further=more)
 
 

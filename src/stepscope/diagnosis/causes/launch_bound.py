@@ -16,9 +16,12 @@ from stepscope.simulation import InGraphs
 from stepscope.simulation.graphs import updates
 
 _ID = "launch_bound"
-_MODEL = "; the prediction is for CUDA graphs of the model, with the update launched as today"
 _STEP = "; the prediction is for each step as one CUDA graph"
-_WHOLE = Further(InGraphs("step"), "the whole step as one CUDA graph, update included,")
+_WHOLE = Further(
+    InGraphs("step"),
+    "the whole step as one CUDA graph, update included",
+    "CUDA graphs of the model, with the update launched as today",
+)
 OTHER_WORK = 0.2
 """Of the time that is charged to late launches: a graph is credited with so much of other work."""
 _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the next
@@ -76,16 +79,17 @@ def detect(case: Case) -> Detection | None:
         max_gain_ns=time + case.idle_ns("small_kernels") + _other_work_ns(case, time),
         change=InGraphs("step" if alone else "model"),
         further=None if alone else _WHOLE,
-        message=message + (_STEP if alone else _MODEL) + tool_text(case, time),
+        message=message + (_STEP if alone else "") + tool_text(case, time),
         texts=where.texts(),
         recommendations=[
             "launch the model as CUDA graphs: torch.compile(model, mode='reduce-overhead'), or "
             "torch.cuda.make_graphed_callables where nothing is to be compiled; the update stays "
-            "outside, so use a fused optimizer (fused=True) with it",
+            "outside",
             "capture the whole step, update included, in one CUDA graph (torch.cuda.graph; an "
             "optimizer with capturable=True), where shapes and control flow never change",
             "give each kernel more work: larger batches, or several steps' batches together",
-            "merge small kernels: fused normalisation, rotary and activation kernels",
+            "launch fewer kernels: a fused optimizer (fused=True, or foreach=True), and fused "
+            "normalisation, rotary and activation kernels",
         ],
         figures=[
             idle_figure(_ID),
