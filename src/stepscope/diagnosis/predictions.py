@@ -78,7 +78,7 @@ WORTH_TELLING: Final = 0.01
 
 
 LITTLE: Final = 0.5
-"""A repair that gains less than this part of what a further one does is not the one to begin with."""
+"""A repair that gains less than this part of what a further one gains is not named first."""
 
 
 def simulated(
@@ -105,6 +105,15 @@ def simulated(
     if change is None or not _typical(simulation):
         return arithmetic(case, cause_id, detection, simulation.recording_ns)
     found = _replayed(simulation, case, cause_id, detection, change)
+    if detection.further is not None:
+        found = _with_further(simulation, case, cause_id, detection, found)
+    return found
+
+
+def _with_further(
+    simulation: Simulation, case: Case, cause_id: str, detection: Detection, found: Predicted
+) -> Predicted:
+    """The prediction for the first repair with that for a further one beside, or instead of it."""
     if detection.further is None:
         return found
     more = _replayed(simulation, case, cause_id, detection, detection.further.change)

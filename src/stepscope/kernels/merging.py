@@ -291,8 +291,8 @@ def _of_full_size(
     size = np.zeros(count)
     known = ~whole & long_ & (elements > 0)
     np.maximum.at(size, run[known], elements[known].astype(np.float64))
-    told = (elements > 0) & (size[run] > 0)
-    full: BoolArray = np.where(told, elements >= LIKE_THE_LARGEST * size[run], long_)
+    known_size = (elements > 0) & (size[run] > 0)
+    full: BoolArray = np.where(known_size, elements >= LIKE_THE_LARGEST * size[run], long_)
     return full
 
 

@@ -29,9 +29,9 @@ SPREAD: Final = 1.2
 """How far the achieved share is from :data:`ACHIEVED`, either way."""
 
 CONVOLUTION: Final = 0.8
-"""What the tensor cores gain in convolutions over what they gain in matrix products, without the
-conversions around them. Residual networks of 64 and 96 channels (H200, cuDNN): 23 TFLOP/s on the
-CUDA cores, 107 in TF32, which is 4.5 times, where products gain 5.7 times."""
+"""What the tensor cores gain in convolutions over what they gain in GEMMs, without the conversions
+around them. Residual networks of 64 and 96 channels (H200, cuDNN): 23 TFLOP/s on the
+CUDA cores, 107 in TF32, which is 4.5 times, where GEMMs gain 5.7 times."""
 
 CONVERTED: Final = {"low": 0.25, "expected": 0.65, "high": 1.0}
 """Conversions around convolutions on tensor cores, which work with channels last, where the
@@ -103,7 +103,7 @@ def _convolved(
     Args:
         kernels: the device's kernels.
         rows: products on the CUDA cores.
-        plain_ns: what they took if all were matrix products.
+        plain_ns: what they took if all were GEMMs.
         converted: what conversions take, over the convolutions between them.
     """
     old = kernels.duration_ns[rows].astype(np.float64)
