@@ -173,7 +173,7 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
     step = step_of(finding, diagnosis) if finding is not None else float(diagnosis.step_ns.mean)
     before = statistics.median(truth["before"]["mean_ms"])
     cost = diagnosis.profiler_overhead
-    middle, low, high = predicted(finding, truth["repair"]) or (None, None, None)
+    middle, low, high = predicted(finding, truth.get("repair", "")) or (None, None, None)
 
     def over(value: float | None) -> float | None:
         return None if value is None else round(value / step, 4)
