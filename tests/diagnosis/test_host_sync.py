@@ -66,7 +66,7 @@ def test_a_shape_that_depends_on_data_is_advised_first(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [8, 512])
 def test_a_few_bytes_up_are_a_wait_and_no_transfer(tmp_path: Path, size: int) -> None:
     build = Build()
-    reading(build, kind="HtoD", size=size)
+    reading(build, kind="HtoD", size=size, operator="aten::to")
     found = diagnosed(build, tmp_path)
     assert [f.cause for f in found.findings] == ["host_sync"]
     assert "to upload a value" in found.findings[0].message

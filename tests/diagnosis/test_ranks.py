@@ -355,3 +355,19 @@ def test_kernels_that_communicate_and_compute_are_said_to_be_both(tmp_path: Path
         "communicate and compute in one (allreduce_fusion_kernel_oneshot_lamport)" in warning
         for warning in diagnosis.warnings
     )
+
+
+def test_a_gpu_that_only_copies_pass_through_takes_no_part(tmp_path: Path) -> None:
+    build = Build()
+    for step in range(6):
+        at = 10_000.0 * step
+        build.range(at, at + 9_900, f"step {step}")
+        build.copy(at + 100, at + 150, call=(at + 10, at + 20), kind="DtoD")  # on GPU 0
+        for k in range(30):
+            start = at + 300 + 310 * k
+            build.kernel(start, start + 300, call=(start - 250, start - 245), device=1)
+    build.trace(tmp_path)
+    diagnosis = Job([tmp_path / "built.stepscope"]).diagnose()
+    assert diagnosis.verdict == "gpu_bound_healthy"
+    assert [a.device for a in diagnosis.accounting] == [1]
+    assert any(w.startswith("GPU 0 ran copies") for w in diagnosis.warnings)

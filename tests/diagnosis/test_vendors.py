@@ -60,7 +60,7 @@ def test_the_vendor(device: str, kernel: str, call: str, vendor: Vendor, tmp_pat
 
 
 def test_captures_of_an_amd_device(tmp_path: Path) -> None:
-    of = case(waiting(tmp_path, "AMD Instinct MI300X"))
+    of = case(waiting(tmp_path, "AMD Instinct MI300X", "at::native::gemm"))
     assert vendors.next_capture(NCU, of) == (
         "rocprof-compute profile -n kernels -k Cijk_Ailk -- python train.py"
     )
@@ -74,6 +74,18 @@ def test_captures_of_an_amd_device(tmp_path: Path) -> None:
         assert vendors.next_capture(same, of) == same
 
 
+def test_captures_of_a_program_without_a_framework(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+    amd = case(waiting(folders[0], "AMD Instinct MI300X"))
+    assert vendors.next_capture(captures.PLAIN, amd) == "rocprofv3 --sys-trace -- ./program"
+    nvidia = case(waiting(folders[1], "NVIDIA H200"))
+    assert vendors.next_capture(captures.SAMPLES, nvidia) == captures.SAMPLES.replace(
+        "python train.py", "./program"
+    )
+
+
 def test_captures_of_others(tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("a", "b", "c")]
     for folder in folders:
@@ -81,7 +93,7 @@ def test_captures_of_others(tmp_path: Path) -> None:
     intel = case(waiting(folders[0], "Intel(R) Data Center GPU Max 1550"))
     assert (vendors.next_capture(NCU, intel) or "").startswith("vtune ")
     for folder, device, call in ((folders[1], "NVIDIA H200", "x"), (folders[2], "", "launch")):
-        of = case(waiting(folder, device, call=call))
+        of = case(waiting(folder, device, "at::native::gemm", call))
         assert vendors.next_capture(NCU, of) == NCU
         assert vendors.next_capture(captures.PLAIN, of) == captures.PLAIN
 
@@ -105,3 +117,9 @@ def test_advice_that_names_a_tool_of_nvidia_is_reworded(tmp_path: Path) -> None:
     assert "nsys" not in amd[0]
     assert "--backend torch" in amd[0]
     assert vendors.advice([answer], case(waiting(tmp_path / "b", "NVIDIA H200"))) == [answer]
+
+
+def test_calls_of_cuda_are_named_as_hip_has_them(tmp_path: Path) -> None:
+    text = "order streams by cudaEventRecord; CUDA_MODULE_LOADING=EAGER, torch.cuda.synchronize()"
+    (found,) = vendors.advice([text], case(waiting(tmp_path, "AMD Instinct MI300X")))
+    assert found == text.replace("cudaEventRecord", "hipEventRecord")

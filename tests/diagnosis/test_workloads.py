@@ -89,7 +89,7 @@ def test_advice_fits(tmp_path: Path, infers: bool) -> None:
     for i in range(STEPS):
         begin = at
         for k in range(60):
-            name = "paged_attention" if infers and k % 9 == 0 else "gemm"
+            name = "paged_attention" if infers and k % 9 == 0 else "at::native::gemm"
             build.kernel(at + 8, at + 13, call=(at, at + 6), name=name)
             at += 40
         build.range(begin, at, f"step {i}")
@@ -150,3 +150,28 @@ def test_a_loader_that_falls_behind_in_one_step() -> None:
     assert known["pinned_bytes_per_step"] == 77_070_336
     assert first.prediction_low_ns <= 17.5e6 <= first.prediction_high_ns  # measured once repaired
     assert figures(first)["late_steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("stencil", "cudaStreamBeginCapture"),
+        ("at::native::add", "torch.compile"),
+        ("triton_poi_fused_add_0", "torch.compile"),
+        ("optimizer_step_backward", "torch.compile"),  # it trains, with whatever framework
+    ],
+)
+def test_a_program_without_a_framework_is_told_what_to_call(
+    tmp_path: Path, kernel: str, expected: str
+) -> None:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for _ in range(60):
+            build.kernel(at + 8, at + 13, call=(at, at + 6), name=kernel)
+            at += 40
+        build.range(begin, at, f"step {i}")
+    first = diagnosed(build, tmp_path).findings[0]
+    assert first.cause == launch_bound.CAUSE.id
+    assert expected in " ".join(first.recommendations)
+    assert ("torch" in " ".join(first.recommendations)) == (expected == "torch.compile")

@@ -304,3 +304,21 @@ def test_operators_by_source_are_the_lines_that_kernels_were_compiled_from(tmp_p
     steady = rows(job, "SELECT count(*) FROM step WHERE steady")[0][0]
     lines = {source: count for source, count in found if source is not None}
     assert lines == {f"model.py:{line}": steady for line in (21, 25, 28, 30)}
+
+
+def test_copies_of_an_amd_gpu_are_no_kernels(tmp_path: Path) -> None:
+    """ROCm's tracer names them after what moves, and their stream after its own kind of copy."""
+    names = ("CopyDeviceToDevice", "CopyHostToDevice", "CopyDeviceToHost2D", "FillBuffer", "gemm")
+    events = [Event(name, 10_000 * n, 5_000, {"correlation_id": n}) for n, name in enumerate(names)]
+    lines = {"Stream #8(MemcpyOther)": events}
+    data = plane("/device:GPU:0", lines, {"device_vendor": "AMD"}, timestamp_ns=500)
+    found = rows(
+        opened(data, tmp_path), "SELECT kind, copy_kind, name FROM gpu_op ORDER BY start_ns"
+    )
+    assert found == [
+        ("memcpy", "DtoD", "[CUDA memcpy Device-to-Device]"),
+        ("memcpy", "HtoD", "[CUDA memcpy Host-to-Device]"),
+        ("memcpy", "DtoH", "[CUDA memcpy Device-to-Host]"),
+        ("memset", None, "[CUDA memset]"),
+        ("kernel", None, "gemm"),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from tests.steps.test_step_kinds import explained
 from tests.support.build import Build
 
@@ -35,6 +36,18 @@ def test_phases_of_layers_are_no_steps(tmp_path: Path) -> None:
         for k, name in enumerate(["gemm", "attn", "norm"]):
             start = at + 420 + 150 * k
             build.kernel(start + 20, start + 140, call=(start, start + 5), name=name)
+    assert explained(build, tmp_path).steps.source == "whole_capture"
+
+
+@pytest.mark.parametrize("name", ["TransformerLayer_{}", "DecoderLayer{}", "EncoderBlock_{}.run"])
+def test_layers_named_after_their_class_are_no_steps(name: str, tmp_path: Path) -> None:
+    build = Build()
+    for layer in range(6):
+        at = 1_000.0 * layer
+        build.range(at, at + 990, name.format(layer))
+        for k, kernel in enumerate(["gemm", "attn", "norm"]):
+            start = at + 20 + 300 * k
+            build.kernel(start + 20, start + 290, call=(start, start + 5), name=kernel)
     assert explained(build, tmp_path).steps.source == "whole_capture"
 
 

@@ -99,3 +99,72 @@ def test_silence_behind_the_last_launch_counts_to_no_step(
     longest = int(np.diff(found.bounds_ns).max())
     assert longest < 1_050_000
     assert ("which counts to no step" in found.steps.message) == said
+
+
+@pytest.mark.parametrize(
+    ("extra", "source"),
+    [([0] * 12, "kernel_sequence"), ([0, 1, 0, 2, 1, 0, 1, 0, 2, 0, 1, 0], "whole_capture")],
+    ids=["the same each time", "of several kinds"],
+)
+def test_what_takes_nothing_in_launches_the_same_each_time(
+    tmp_path: Path, extra: list[int], source: str
+) -> None:
+    """Nothing is uploaded, read or waited for: twelve iterations, or the blocks of one model."""
+    build, at = Build(), 0.0
+    for more in extra:
+        for name in [*(f"k{k}" for k in range(40)), *["permute"] * more]:
+            build.kernel(at + 10, at + 40, call=(at, at + 5), name=name)
+            at += 50
+    assert _source(build, tmp_path) == source
+
+
+@pytest.mark.parametrize(
+    ("before_ms", "source"), [(1, "kernel_sequence"), (20, "whole_capture")], ids=["most", "little"]
+)
+def test_a_few_repetitions_with_little_of_the_work_are_no_loop(
+    tmp_path: Path, before_ms: int, source: str
+) -> None:
+    """Four repetitions that read a value each, behind a model's many other operations."""
+    build, at = Build(), 0.0
+    for k in range(100):
+        length = 10.0 * before_ms
+        build.kernel(at + 10, at + 10 + length, call=(at, at + 5), name=f"first{k}")
+        at += length + 20
+    for _ in range(4):
+        for k in range(30):
+            build.kernel(at + 10, at + 110, call=(at, at + 5), name=f"k{k}")
+            at += 120
+        build.copy(at + 10, at + 12, call=(at, at + 14), kind="DtoH", size=4)
+        at += 30
+    assert _source(build, tmp_path) == source
+
+
+def test_results_that_are_read_behind_a_loop_do_not_make_it_a_model(tmp_path: Path) -> None:
+    """Two kernels a time, each waited for; then copies of four sizes."""
+    build, at = Build(), 0.0
+    for _ in range(11):
+        for name in ("seed", "fit"):
+            build.kernel(at + 10, at + 4_000, call=(at, at + 5), name=name)
+            at += 4_010
+        build.api(at - 4_000, at, "cudaEventSynchronize")
+        at += 20
+    for k in range(4):
+        build.copy(at + 10, at + 12, call=(at, at + 14), kind="DtoH", size=1 << (20 + k))
+        at += 30
+    assert _source(build, tmp_path) == "kernel_sequence"
+
+
+def test_copies_that_repeat_without_a_kernel_are_no_steps(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    build.kernel(10, 9_000, call=(0, 5), name="add")
+    for k in range(40):
+        at = 10_000 + 100.0 * k
+        build.copy(at, at + 30, call=(at - 9, at - 2), kind="DtoH", size=1 << 16)
+        build.copy(at + 40, at + 60, call=(at + 31, at + 38), kind="HtoD", size=1 << 12)
+    assert _source(build, tmp_path) == "whole_capture"
+
+
+def _source(build: Build, folder: Path) -> str:
+    trace = build.trace(folder)
+    (gpu,) = gpus(trace.frame)
+    return find_steps(gpu, Workload("unknown", ""), trace.meta.window_start_ns)[0].source

@@ -164,6 +164,11 @@ class GpuTimeline:
         """Kernels and whole graphs."""
         return self.ops.equals("kind", "kernel", "graph")
 
+    @property
+    def computes(self) -> bool:
+        """Whether any of the work is a kernel or a whole graph."""
+        return bool(self.is_kernel.any())
+
     @cached_property
     def is_communication(self) -> BoolArray:
         """Kernels that move data between GPUs: by name, or because the framework says so."""
@@ -179,6 +184,16 @@ class GpuTimeline:
     def is_compute(self) -> BoolArray:
         """Kernels that are not communication."""
         return self.is_kernel & ~self.is_communication
+
+    @property
+    def by_class(self) -> dict[str, BoolArray]:
+        """Operations by class; where several run at once, the first class counts."""
+        return {
+            "compute": self.is_compute,
+            "communication": self.is_communication,
+            "copy": self.ops.equals("kind", "memcpy"),
+            "memset": self.ops.equals("kind", "memset"),
+        }
 
     @cached_property
     def busy(self) -> Intervals:

@@ -203,7 +203,9 @@ NEVER_A_STEP = re.compile(
     r"|(?<![A-Za-z])(?i:layers?|blocks?|modules?|stages?|experts?|encoders?|decoders?|attn|attention|mlp"
     r"|ffn|norms?|embed\w*|(lm_?)?heads?|proj\w*|conv\w*|linear|buckets?|chunks?|micro\w*|param\w*"
     r"|resblock|transformer|streams?|workers?|threads?|ranks?|tokens?|gemm|matmul|softmax)(?![A-Za-z])"
-    r"|[a-z](Layer|Block|Attention|MLP|Norm|Embeddings?|Linear|Conv\d?d|Experts?|Encoder|Decoder|Head)\b"
+    # a number or another word may follow: DecoderLayer_3, EncoderBlock.forward
+    r"|[a-z](Layer|Block|Attention|MLP|Norm|Embeddings?|Linear|Conv\d?d|Experts?|Encoder|Decoder|Head)"
+    r"(?![a-z])"
 )
 """Ranges of operators, autograd, compilers and parts of a model. They never mark a step, however
 regularly they repeat: layers repeat inside one step."""
@@ -260,7 +262,9 @@ def is_denoising(text: str) -> bool:
     return bool(_DENOISING.search(text))
 
 
-LAYER_NUMBER = re.compile(r"(?<![a-z])(?:layers?|blocks?|h)[._ \[(]{0,2}(\d+)(?!\d)", re.IGNORECASE)
+LAYER_NUMBER = re.compile(
+    r"(?:(?<![A-Za-z])(?i:layers?|blocks?|h)|(?<=[a-z])(?:Layer|Block)s?)[._ \[(]{0,2}(\d+)(?!\d)"
+)
 """The number of a layer in the name of a range, as module paths have it."""
 
 EPOCH_RANGE = re.compile(r"(?<![a-z])(epoch|warm_?up|eval(uation)?|valid(ation)?)", re.IGNORECASE)

@@ -107,6 +107,7 @@ class Explained:
                     f"the GPU work in {trace.path} takes no time, so its times are "
                     "damaged; capture again, or copy the capture again"
                 )
+            of_rank = self._computing(of_rank)
             ranks = self._ranks_of_processes(rank_trace, [e.gpu.process_id for e in of_rank])
             found += [
                 Device(ranks[e.gpu.process_id], e, trace.frame, trace.meta, rank_trace.rank)
@@ -115,6 +116,20 @@ class Explained:
         if self._ceilings is not None:
             self._check_ceilings([device.explanation for device in found], self._ceilings)
         return JobView(sorted(found, key=lambda d: (d.rank, d.explanation.gpu.device)))
+
+    def _computing(self, devices: list[Explanation]) -> list[Explanation]:
+        """Those of a trace's devices that compute, where any does.
+
+        On a GPU that only other ones' copies pass through nothing is lost by its idling.
+        """
+        found = [e for e in devices if e.gpu.computes]
+        if not found or len(found) == len(devices):
+            return devices
+        without = ", ".join(f"GPU {e.gpu.device}" for e in devices if not e.gpu.computes)
+        self._warnings.append(
+            f"{without} ran copies or memory sets but no kernel, and counts to no step"
+        )
+        return found
 
     def host_steps(self, rank_trace: RankTrace) -> dict[int, IntArray]:
         """Begins of the steps of a trace's devices on the host and the end of the last, ns.

@@ -1,7 +1,8 @@
 """Advice in the words of the framework that the program uses.
 
 Causes speak PyTorch, which most captures are of. Programs compiled by XLA, which here means JAX,
-are known by the ranges that XLA puts around its programs and their parts.
+are known by the ranges that XLA puts around its programs and their parts. A program in which
+nothing shows a framework makes its own calls, and advice names those.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ def in_jax(*advice: str) -> Callable[[Detect], Detect]:
     return around
 
 
-_TORCH: Final = re.compile(r"\b(at|c10)::|^(aten|c10d|autograd)::|\btorch\b")
+_TORCH: Final = re.compile(
+    r"\b(at|c10)::|^(aten|c10d|autograd)::|\btorch\b|^triton_(poi|red|per|tem|for|mm|bmm|spl)_"
+)
 
 
 def is_torch(case: Case) -> bool:
@@ -65,6 +68,33 @@ def is_torch(case: Case) -> bool:
     return bool(
         gpu.ops.matches("name", _TORCH).any() or gpu.host.ranges.matches("name", _TORCH).any()
     )
+
+
+def is_own_program(case: Case) -> bool:
+    """Whether nothing shows that a framework makes the calls, nor training or serving."""
+    unknown = case.explanation.workload.kind == "unknown"
+    return unknown and not is_torch(case) and not is_jax(case.explanation.gpu)
+
+
+def in_cuda(*advice: str) -> Callable[[Detect], Detect]:
+    """Give other advice where nothing shows a framework, training or serving: a program of its own.
+
+    Args:
+        advice: what to change, most effective first.
+    """
+
+    def around(detect: Detect) -> Detect:
+        @wraps(detect)
+        def detected(case: Case) -> Detection | None:
+            found = detect(case)
+            if found is None or not is_own_program(case):
+                return found
+            message = found.message.replace("training thread", "launching thread")
+            return replace(found, message=message, recommendations=list(advice))
+
+        return detected
+
+    return around
 
 
 def for_program(command: str | None, case: Case) -> str | None:

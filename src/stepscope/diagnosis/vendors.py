@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final
 
 from stepscope.diagnosis.cause import Case
-from stepscope.diagnosis.frameworks import is_jax
+from stepscope.diagnosis.frameworks import is_jax, is_own_program
 
 
 class Vendor(Enum):
@@ -75,9 +75,13 @@ def next_capture(command: str | None, case: Case) -> str | None:
         case: the device.
     """
     command = _for_device(command, case)
-    if command is None or not case.explanation.workload.infers:
+    if command is None:
         return command
-    return command.replace("python train.py", "python infer.py")
+    if is_own_program(case):
+        return command.replace("python train.py", "./program")
+    if case.explanation.workload.infers:
+        return command.replace("python train.py", "python infer.py")
+    return command
 
 
 def _for_device(command: str | None, case: Case) -> str | None:
@@ -88,7 +92,7 @@ def _for_device(command: str | None, case: Case) -> str | None:
         return command
     if _INSIDE_KERNELS.search(command):
         return _inside_kernels(command, vendor)
-    if vendor is Vendor.AMD and is_jax(case.explanation.gpu):
+    if vendor is Vendor.AMD and (is_jax(case.explanation.gpu) or is_own_program(case)):
         return _OF_ALL_AMD
     # what threads do is told by Python functions there; without such a wish they only cost time
     return TORCH_STACKS if re.search(r"--waits|--sample|osrt|--cpuctxsw", command) else TORCH
@@ -109,15 +113,20 @@ _ADVICE: Final = (
         "capture with stepscope run --backend torch and without --stacks",
     ),
 )
+_CALL_OF_CUDA: Final = re.compile(
+    r"\bcuda(?=(Device|Event|Stream|Host|Memcpy|Graph|Malloc|Free)\w*)"
+)
+"""Calls that HIP has under the same names."""
 
 
 def advice(texts: list[str], case: Case) -> list[str]:
     """What a cause advises, without tools that do not know the device."""
-    if vendor_of(case) in (Vendor.NVIDIA, Vendor.UNKNOWN):
+    vendor = vendor_of(case)
+    if vendor in (Vendor.NVIDIA, Vendor.UNKNOWN):
         return texts
-    found = []
+    amd, found = vendor is Vendor.AMD, []
     for text in texts:
         for pattern, instead in _ADVICE:
             text = pattern.sub(instead, text)  # noqa: PLW2901
-        found.append(text)
+        found.append(_CALL_OF_CUDA.sub("hip", text) if amd else text)
     return found

@@ -124,11 +124,9 @@ def _restricted(source: Source) -> dict[str, Callable[[], pa.Table]]:
         return {}
 
     def rows(name: str) -> pa.Table:
-        import pyarrow as pa
+        from stepscope.sql.engine import with_rank
 
-        table = source.rows(name).arrow()
-        rank = pa.repeat(pa.scalar(0, pa.int64()), table.num_rows)
-        return table.add_column(0, "rank", rank)
+        return with_rank(source.rows(name).arrow(), 0)
 
     return {name: partial(rows, name) for name in TABLES}
 

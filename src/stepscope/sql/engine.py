@@ -240,10 +240,20 @@ def literally(path: str) -> str:
 
 
 def _without_rows(name: str) -> pa.Table:
+    return with_rank(arrow_schema(name).empty_table(), 0)
+
+
+def with_rank(table: pa.Table, rank: int) -> pa.Table:
+    """A table of a trace with its rank before it, in columns named as DuckDB names a view's.
+
+    A column ``rank`` of the table is ``rank_1`` then. Not every DuckDB reads an Arrow table with
+    two columns of one name.
+    """
     import pyarrow as pa
 
-    fields = [pa.field("rank", pa.int64()), *arrow_schema(name)]
-    return pa.schema(fields).empty_table()
+    names = ["rank_1" if name == "rank" else name for name in table.column_names]
+    ranks = pa.repeat(pa.scalar(rank, pa.int64()), table.num_rows)
+    return table.rename_columns(names).add_column(0, "rank", ranks)
 
 
 def quoted(text: str) -> str:

@@ -207,8 +207,9 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
     that each is another layer of the model. Else most repetitions must take a batch in, or begin
     with a DataLoader or a graph of their own. Small copies and waits are weaker: layers have them
     as well (tokens of an expert), but layers are followed by what ends the model, and iterations
-    by nothing that none of them holds. Without any of these, neither may something else lead to
-    the first one.
+    by nothing that none of them holds; and a few repetitions with little of the device's work may
+    be of a part of a model. Without any of these, all must launch equally much, and nothing else
+    may lead to the first one.
 
     Args:
         found: the launches.
@@ -221,18 +222,21 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
     begin_ns = found.gpu.enqueue_begin_ns[found.op[anchors]]
     host = found.gpu.host
     small = np.flatnonzero(found.upload | found.readback)
+    kernels = np.flatnonzero(found.gpu.is_kernel[found.op])
 
     def sees(calls: re.Pattern[str]) -> bool:
         return _in_most(begin_ns, _call_times(host, calls))
 
     rules: tuple[tuple[Callable[[], bool], bool], ...] = (  # the first that holds decides
         (lambda: runs > 0, runs >= n - 1),
+        (lambda: not _in_most(anchors, kernels), False),  # pages of managed memory move, too
         (lambda: 0 < 2 * passes < n, False),
         (lambda: _numbered_layers(host, begin_ns), False),
         # parts of a graph, which is recorded here, not run
         (lambda: sees(_BEGIN_CAPTURE), False),
         (lambda: takes_batch(found, anchors), True),
         (lambda: _tail(found, anchors), False),
+        (lambda: n < OFTEN and _is_little(found, int(begin_ns[0])), False),
         (lambda: _in_most(anchors, small), True),
         (lambda: sees(words.SYNC_CALL), True),
         (lambda: not _is_regular(anchors) or _head(found, anchors), False),
@@ -262,10 +266,23 @@ def _held(anchors: IntArray, at: IntArray) -> int:
 
 
 def _is_regular(anchors: IntArray) -> bool:
-    """Whether most repetitions hold equally many launches, as iterations of one loop do."""
+    """Whether most repetitions hold equally many launches, as iterations of one loop do.
+
+    Of many it is the same number: an iteration that takes nothing in and waits for nothing has
+    nothing to depend on, while the layers of a model may be of several kinds. The first few
+    iterations also choose their kernels.
+    """
     length = np.diff(anchors)
     usual = float(np.median(length))
-    return float((np.abs(length - usual) <= _SAME_LENGTH * usual).mean()) >= _IN_MOST
+    away = _SAME_LENGTH * usual if len(anchors) < OFTEN else 0.0
+    return float((np.abs(length - usual) <= away).mean()) >= _IN_MOST
+
+
+def _is_little(found: Launches, begin_ns: int) -> bool:
+    """Whether what was enqueued from a time on is less than half of the device's work."""
+    took = found.gpu.ops["end_ns"] - found.gpu.ops["start_ns"]
+    later = found.gpu.enqueue_begin_ns >= begin_ns
+    return float(took[later].sum()) < _PART_OF_ONE * float(took.sum())
 
 
 def _call_times(host: HostSide, pattern: re.Pattern[str]) -> IntArray:
@@ -310,11 +327,16 @@ def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
 
 
 def _tail(found: Launches, anchors: IntArray) -> bool:
-    """Whether launches follow the last repetition that occur in none."""
+    """Whether launches follow the last repetition that occur in none.
+
+    Copies alone are the results of a loop; a model ends with kernels.
+    """
     length = int(np.median(np.diff(anchors)))
+    first = int(anchors[-1]) + length
     inside = found.token[int(anchors[0]) : int(anchors[-1])]
-    tail = found.token[int(anchors[-1]) + length :]
-    return int((~among(tail, inside)).sum()) >= _STRANGE
+    strange = np.flatnonzero(~among(found.token[first:], inside)) + first
+    computes = bool(found.gpu.is_kernel[found.op[strange]].any())
+    return computes and len(strange) >= _STRANGE
 
 
 def _head(found: Launches, anchors: IntArray) -> bool:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
-from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.frameworks import in_cuda, in_jax
 from stepscope.diagnosis.workloads import in_inference
 
 _ID = "blocking_copy"
 _OTHERS = "cause IN ('checkpoint_stall', 'cpu_offload')"
 
 
+@in_cuda(
+    "pin the host's buffers once: cudaHostAlloc, or cudaHostRegister for memory that is there",
+    "copy by cudaMemcpyAsync on a stream of its own, in parts, so that one part moves while "
+    "another is computed",
+    "copy less: keep on the device what does not change and what the next kernel needs, and read "
+    "back results alone",
+)
 @in_jax(
     "enqueue jax.device_put of the next batch before results of this step are read: the "
     "copy then overlaps with the step",

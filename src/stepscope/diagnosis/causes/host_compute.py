@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure
-from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.frameworks import in_cuda, in_jax
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.gaps.untraced_cpu import BATCH_UPLOADED, NAMED_OTHER, OS_WAIT
@@ -13,6 +13,11 @@ _ID = "host_compute"
 
 
 @with_thread_states(_ID)
+@in_cuda(
+    "move the work to the GPU, or out of the loop",
+    "let it overlap: enqueue the kernels of the next iteration first, with buffers of their own",
+    "divide it among threads, which also keeps the one that launches free",
+)
 @in_jax(
     "move the work out of the step: every N steps, to another process, or into the jitted function",
     "let it overlap: a jitted call returns before the device is done, so enqueue the next "

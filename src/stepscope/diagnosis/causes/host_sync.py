@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.frameworks import in_cuda, in_jax
 from stepscope.diagnosis.own_waits import mostly_of_ddp
 from stepscope.diagnosis.result import Location
 from stepscope.gaps.waiting import PLAIN, READ, UPLOAD, Waiting
@@ -50,6 +50,15 @@ _HALF: Final = 0.5
 _SAID: Final = {READ: " to read a value", UPLOAD: " to upload a value", PLAIN: ""}
 
 
+@in_cuda(
+    "wait only where the host needs a result: a stream runs its work in order without "
+    "cudaDeviceSynchronize between two launches",
+    "order streams by cudaEventRecord and cudaStreamWaitEvent, which do not keep the host",
+    "read values back by cudaMemcpyAsync into pinned memory and look at them an iteration later, "
+    "or decide on the device (conditional nodes of a CUDA graph)",
+    "pass small values as arguments of the kernel, or upload them from pinned memory: a copy from "
+    "pageable memory waits",
+)
 @in_jax(
     "read no values in the step: float(loss), .item(), np.asarray() and print() of an array"
     " wait for the device; read every N steps, or those of the step before",
@@ -121,7 +130,7 @@ _SCALAR_READS = Figure(
     "scalar_reads",
     "count",
     "SELECT count(*) FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'DtoH' "
-    "AND bytes <= 65536 AND {gpu} AND {window}",
+    "AND coalesce(bytes, 0) <= 65536 AND {gpu} AND {window}",
 )
 
 
@@ -146,7 +155,7 @@ def _call_figures(name: str) -> list[Figure]:
     if "emcpy" in name:
         of_call += (
             " AND correlation_id IN (SELECT correlation_id FROM gpu_op WHERE kind = 'memcpy' "
-            "AND copy_kind IN ('DtoH', 'HtoD') AND bytes <= 65536 AND {process})"
+            "AND copy_kind IN ('DtoH', 'HtoD') AND coalesce(bytes, 0) <= 65536 AND {process})"
         )
     return [
         Figure("calls_per_step", "per_step", f"SELECT count(*) / {STEADY_STEPS} {of_call}"),

@@ -7,7 +7,7 @@ from typing import Final
 from stepscope.breakdown.recurrence import LATE, idle_by_step
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
-from stepscope.diagnosis.frameworks import in_jax
+from stepscope.diagnosis.frameworks import in_cuda, in_jax
 from stepscope.diagnosis.loader import Loader, loader_of
 from stepscope.diagnosis.thread_states import with_thread_states
 from stepscope.diagnosis.workloads import in_inference
@@ -39,6 +39,11 @@ _WORK = "(sum(wall_ns) - any_value(waited)) / count(*)"
 
 
 @with_thread_states(_ID)
+@in_cuda(
+    "read ahead: a thread that fills the next buffer while the GPU works on the last one",
+    "pin those buffers (cudaHostAlloc) and upload by cudaMemcpyAsync: the copy overlaps as well",
+    "read faster: in large pieces, mapped files, or past the host (GPUDirect Storage)",
+)
 @in_jax(
     "prepare batches in other processes or threads, some ahead: grain's "
     "DataLoader(worker_count=...), tf.data with prefetch, torch's DataLoader",

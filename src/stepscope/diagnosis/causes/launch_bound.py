@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, Further, idle_figure
-from stepscope.diagnosis.frameworks import in_jax, is_jax
+from stepscope.diagnosis.cause import (
+    Case,
+    Cause,
+    Detection,
+    Further,
+    idle_figure,
+    kernel_figures,
+)
+from stepscope.diagnosis.frameworks import in_cuda, in_jax, is_jax
 from stepscope.diagnosis.profiler_overhead_figures import (
     tool_figures,
     tool_text,
@@ -28,6 +35,13 @@ _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the ne
 
 
 @with_thread_states(_ID)
+@in_cuda(
+    "record the launches of the loop once as a CUDA graph (cudaStreamBeginCapture) and replay it "
+    "by cudaGraphLaunch",
+    "give each launch more to do: merge kernels that follow one another, or handle several inputs "
+    "in one",
+    "launch from a thread that does nothing else",
+)
 @in_jax(
     "compile the whole step: jax.jit around loss, gradients and update; operations outside "
     "of it are dispatched one by one from Python",
@@ -35,11 +49,12 @@ _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the ne
     "give each operation more work: larger batches, jax.vmap instead of Python loops",
 )
 @in_inference(
-    "replay each step as a CUDA graph: vLLM without enforce_eager, SGLang and TensorRT-LLM with "
-    "their CUDA graphs on, torch.compile(model, mode='reduce-overhead')",
-    "work on more requests at once (larger batches, continuous batching): as many launches do more",
-    "make more tokens per step: speculative decoding, several steps between two decisions of the "
-    "scheduler",
+    "replay each step as a CUDA graph: torch.compile(model, mode='reduce-overhead'); vLLM without "
+    "enforce_eager, SGLang and TensorRT-LLM with their CUDA graphs on",
+    "work on more inputs or requests at once (larger batches, continuous batching): as many "
+    "launches do more",
+    "of a language model, make more tokens per step: speculative decoding, several steps between "
+    "two decisions of the scheduler",
     "merge small kernels: torch.compile, fused normalisation, rotary and activation kernels",
 )
 def detect(case: Case) -> Detection | None:
@@ -94,17 +109,7 @@ def detect(case: Case) -> Detection | None:
         figures=[
             idle_figure(_ID),
             *tool_figures(case),
-            Figure(
-                "kernels",
-                "count",
-                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {gpu} AND {window}",
-            ),
-            Figure(
-                "median_kernel_ns",
-                "ns",
-                "SELECT median(end_ns - start_ns) FROM gpu_op "
-                "WHERE kind = 'kernel' AND {gpu} AND {window}",
-            ),
+            *kernel_figures(),
         ],
         where=where,
     )

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from stepscope.importers.common.stream import truncated
-from stepscope.importers.kineto.events import MISSING, repair
+from stepscope.importers.kineto.events import MISSING, NO_TEXT, repair
 from stepscope.importers.kineto.spans import (
     Events,
     Spans,
@@ -205,6 +205,7 @@ class Marks:
         self._processes: dict[Any, str] = {}
         self._labels: dict[Any, str] = {}
         self._threads: dict[tuple[Any, Any], str] = {}
+        self._ranks: dict[Any, int] = {}
         self._spans: list[tuple[int, int]] = []
         self._end: int | None = None
         self._counted: Counter[str] = Counter()
@@ -223,6 +224,10 @@ class Marks:
                 self._end = int(time[0]) if timed.all() else None
 
     def _name(self, what: str, pid: Any, tid: Any, args: Any) -> None:
+        if args.trace_rank is not NO_TEXT:  # what merges the traces of all ranks says whose it is
+            rank = value_of(args.trace_rank, self._counted)
+            if isinstance(rank, int) and 0 <= rank < _MOST_RANKS:
+                self._ranks[pid] = rank
         if what == "process_name":
             self._processes[pid] = self._text(args.name)
         elif what == "process_labels":
@@ -260,7 +265,12 @@ class Marks:
         return numbers[0] if numbers else 0
 
     def write(
-        self, writer: TraceWriter, host: int, threads: set[tuple[int, int]], rank: int | None
+        self,
+        writer: TraceWriter,
+        host: int,
+        threads: set[tuple[int, int]],
+        rank: int | None,
+        working: list[int],
     ) -> None:
         """Write the ``thread`` and ``process`` tables.
 
@@ -269,11 +279,13 @@ class Marks:
             host: the captured process.
             threads: process and thread of the host events.
             rank: rank of the captured process.
+            working: the processes whose work a GPU ran.
         """
         for problem, number in self._counted.items():
             writer.problems.count(problem, number, scope="thread")
         found = {(host if pid == MISSING else pid, tid) for pid, tid in threads if tid != MISSING}
-        named = {key: name for key, name in self._threads.items() if key[0] == host}
+        own = {host, *working}
+        named = {key: name for key, name in self._threads.items() if key[0] in own}
         every = sorted(found | {(int(pid), tid) for pid, tid in named if tid != MISSING})
         if every:
             writer.append(
@@ -285,7 +297,7 @@ class Marks:
                 },
             )
         processes = sorted({host} | {pid for pid, _ in every})
-        if len(processes) > 1:
+        if len(processes) > 1 and len(own) == 1:
             writer.problems.count(
                 "unsupported_source",
                 1,
@@ -298,7 +310,7 @@ class Marks:
             {
                 "process_id": processes,
                 "name": [self._processes.get(pid) or None for pid in processes],
-                "rank": [rank if pid == host else None for pid in processes],
+                "rank": [self._ranks.get(pid, rank if pid == host else None) for pid in processes],
             },
         )
 

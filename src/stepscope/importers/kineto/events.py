@@ -98,6 +98,8 @@ class Args(msgspec.Struct, gc=False):
     group_ranks: msgspec.Raw = _key("Process Group Ranks", NO_TEXT)
     sequence: msgspec.Raw = _key("Seq", NO_TEXT)
     rank: msgspec.Raw = _key("Rank", NO_TEXT)
+    trace_rank: msgspec.Raw = _key("rank", NO_TEXT)
+    size: msgspec.Raw = _key("size", NO_TEXT)
     name: msgspec.Raw = _key("name", NO_TEXT)
     labels: msgspec.Raw = _key("labels", NO_TEXT)
 

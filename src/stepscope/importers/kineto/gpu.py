@@ -145,16 +145,19 @@ class GpuOperations(Spans):
         graph = np.where(graph <= 0, MISSING, graph)  # 0: launched outside of any graph
         node = self.columns.pop("node")
         device = self.columns.pop("device")
+        size = _with_asked(
+            context.asked, self.columns.peek("correlation"), self.columns.pop("bytes"), kind
+        )
         columns = {
             "kind": (kind, lambda part: dictionary(part, _KINDS)),
-            "process_id": np.full(len(kind), context.process_id),
+            "process_id": context.launchers.of(device, self.columns.peek("correlation")),
             "device": np.maximum(device, 0),
             "context": (self.columns.pop("context"), _positive),
             "stream": np.maximum(self.columns.pop("stream"), 0),
             "correlation_id": (self.columns.pop("correlation"), nullable),
             "registers": (self.columns.pop("registers"), _positive),
             "dynamic_shared_bytes": (self.columns.pop("shared"), nullable),
-            "bytes": (self.columns.pop("bytes"), nullable),
+            "bytes": (size, nullable),
             "graph_id": (graph, nullable),
             "graph_node_id": (np.where(graph == MISSING, MISSING, node), nullable),
         }
@@ -176,6 +179,20 @@ class GpuOperations(Spans):
         """The distinct (device, context, stream); context -1 where unknown."""
         place = (self.columns.peek(name) for name in ("device", "context", "stream"))
         return sorted({(device, context, stream) for (device, context, stream), _ in runs(*place)})
+
+
+def _with_asked(
+    asked: tuple[Ints, Ints], correlation: Ints, size: Ints, kind: npt.NDArray[Any]
+) -> Ints:
+    """Sizes of operations; of copies that state none (ROCm), what their calls asked for."""
+    known, sizes = asked
+    lacking = np.flatnonzero((kind == MEMCPY) & (size == MISSING))
+    if not len(known) or not len(lacking):
+        return size
+    at = np.minimum(np.searchsorted(known, correlation[lacking]), len(known) - 1)
+    found = size.copy()
+    found[lacking] = np.where(known[at] == correlation[lacking], sizes[at], MISSING)
+    return found
 
 
 def _missing(count: int, width: int) -> Ints:
@@ -222,7 +239,7 @@ class Synchronisations(Spans):
         kinds = [_SYNC_KINDS.get(name, "unknown") for name in self.names.texts]
         device = self.columns.pop("device")
         return {
-            "process_id": np.full(len(device), context.process_id),
+            "process_id": context.launchers.of(device, self.columns.peek("correlation")),
             "device": (np.where(device < 0, MISSING, device), nullable32),
             "context": (self.columns.pop("context"), nullable32),
             "stream": (self.columns.pop("stream"), nullable),

@@ -30,9 +30,10 @@ from stepscope.importers.kineto.spans import (
     nullable,
     nullable32,
     place,
+    value_of,
     write_sorted,
 )
-from stepscope.intervals.distinct import among
+from stepscope.intervals.distinct import among, with_counts
 
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
 CUDA_DEVICE_TYPES = (1, 20)  # c10::DeviceType CUDA and HIP
@@ -65,7 +66,8 @@ class Ranges(Spans):
         """Threads for host ranges, devices and streams for GPU ones."""
         gpu = self.columns.pop("gpu")
         pid, tid = self.columns.pop("pid"), self.columns.pop("tid")
-        on_host = np.where((gpu == 1) | (pid == MISSING), context.process_id, pid)
+        on_host = np.where(pid == MISSING, context.process_id, pid)
+        on_host = np.where(gpu == 1, context.launchers.of(pid), on_host)
         return {
             "kind": (gpu, lambda part: dictionary(part, ["annotation", "gpu_annotation"])),
             "process_id": on_host,
@@ -187,10 +189,31 @@ class Calls(Spans):
             "name": self.names.codes_of([event.name for event in events]),
             "correlation": integers([a.correlation for a in args]),
             "external": external_ids(args),
+            "size": self._sizes(args),
         }
+
+    def _sizes(self, args: list[Args]) -> Ints:
+        found = [a.size for a in args]
+        if found.count(NO_TEXT) == len(found):
+            return np.full(len(found), MISSING)
+        return integers([value_of(raw, self.counted) for raw in found])
+
+    def sizes(self) -> tuple[Ints, Ints]:
+        """Correlations of calls that state a size, ascending, and the sizes in bytes.
+
+        Without the numbers that several calls have.
+        """
+        size, correlation = self.columns.peek("size"), self.columns.peek("correlation")
+        stated = (size >= 0) & (correlation > 0)
+        values, counts = with_counts(correlation[stated])
+        first = np.searchsorted(values, correlation[stated])
+        found = np.empty(len(values), np.int64)
+        found[first] = size[stated]
+        return values[counts == 1], found[counts == 1]
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
         """All columns."""
+        self.columns.pop("size")
         raw, names = self.columns.pop("name"), self.names.texts
         plain = [call_name(name) for name in names]
         return {

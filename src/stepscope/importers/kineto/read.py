@@ -36,7 +36,16 @@ from stepscope.importers.kineto.host import (
     Ranges,
 )
 from stepscope.importers.kineto.pieces import EventReader
-from stepscope.importers.kineto.spans import Context, Events, Flows, Spans, runs, write_collectives
+from stepscope.importers.kineto.processes import Launchers
+from stepscope.importers.kineto.spans import (
+    Context,
+    Events,
+    Flows,
+    Ints,
+    Spans,
+    runs,
+    write_collectives,
+)
 from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.trace.errors import InputError
 from stepscope.trace.meta import Meta
@@ -214,16 +223,17 @@ def _write(
     pids, threads = _threads(tables)
     process = tables.marks.host(pids)
     streams = tables.gpu.streams()
-    context = Context(writer, origin, process, tables.flows)
+    launchers = Launchers(process, _of(tables.calls, "pid"), _of(tables.gpu, "device"))
+    context = Context(writer, origin, process, launchers, tables.calls.sizes(), tables.flows)
     for spans in tables.spans():
         spans.write(context)
-    write_collectives(writer, process, tables.gpu.communications, tables.operators.communications)
-    tables.marks.write(writer, process, threads, meta.rank)
+    write_collectives(writer, launchers, tables.gpu.communications, tables.operators.communications)
+    tables.marks.write(writer, process, threads, meta.rank, launchers.processes)
     if streams:
         writer.append(
             "stream",
             {
-                "process_id": [process] * len(streams),
+                "process_id": launchers.of(np.array([device for device, _, _ in streams])),
                 "device": [max(device, 0) for device, _, _ in streams],
                 "context": [None if c < 0 else c for _, c, _ in streams],
                 "stream": [max(stream, 0) for _, _, stream in streams],
@@ -234,6 +244,14 @@ def _write(
     write_devices(writer, process, found)
     write_communicators(writer, found)
     write_remarks(writer, process, found)
+
+
+def _of(spans: Spans, column: str) -> tuple[Ints, Ints] | None:
+    """A column of rows, and their correlations; None without rows."""
+    columns = spans.columns
+    if not columns.rows:
+        return None
+    return columns.peek(column).astype(np.int64), columns.peek("correlation")
 
 
 def _threads(tables: Tables) -> tuple[Counter[int], set[tuple[int, int]]]:

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from stepscope.importers.common.texts import Codes, StringTable, dictionary
 from stepscope.importers.kineto.events import MISSING, NO_ARGS, Args, Event
+from stepscope.importers.kineto.processes import Launchers
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.problems import ProblemLog
 from stepscope.trace.store import TraceWriter
@@ -283,12 +284,16 @@ class Context:
         writer: where rows go; ``writer.problems`` counts what is wrong with them.
         origin_ns: subtracted from every time.
         process_id: the process that was captured.
+        launchers: tells the process of GPU work.
+        asked: correlations of calls that state a size, ascending, and the sizes in bytes.
         forward: finds the start of an operator's forward call.
     """
 
     writer: TraceWriter
     origin_ns: int
     process_id: int
+    launchers: Launchers
+    asked: tuple[Ints, Ints]
     forward: Flows
 
 
@@ -422,7 +427,7 @@ def metadata(args: Args, counted: Counter[str]) -> Metadata:
 
 
 def write_collectives(
-    writer: TraceWriter, process_id: int, kernels: list[Metadata], operators: list[Metadata]
+    writer: TraceWriter, launchers: Launchers, kernels: list[Metadata], operators: list[Metadata]
 ) -> None:
     """Write what the framework said about communication.
 
@@ -438,5 +443,6 @@ def write_collectives(
         names = ["correlation_id", "device", *_COLLECTIVE_TEXTS, *_COLLECTIVE_NUMBERS]
         columns: dict[str, Any] = {name: [row.get(name) for row in rows] for name in names}
         columns["name"] = [name or "unknown" for name in columns["name"]]
-        columns["process_id"] = [process_id] * len(rows)
+        device, correlation = (integers(columns[name]) for name in ("device", "correlation_id"))
+        columns["process_id"] = launchers.of(device, correlation).tolist()
         writer.append("collective", columns)

@@ -33,5 +33,5 @@ def _read(path: Path, writer: TraceWriter) -> Meta:
 
 
 IMPORTER = Importer(
-    name="xplane", title="JAX or TensorFlow profile", revision=3, sniff=_sniff, read=_read
+    name="xplane", title="JAX or TensorFlow profile", revision=4, sniff=_sniff, read=_read
 )

@@ -33,8 +33,11 @@ if TYPE_CHECKING:
 
 DEVICE: Final = re.compile(r"/device:GPU:(\d{1,6})")
 _STREAM: Final = re.compile(r"Stream #(\d{1,18})")
-_COPY: Final = re.compile(r"Memcpy([HDAP])(?:2|to)([HDAP])|Memcpy(P2P|PtoP)|MemcpyOther|Memcpy\b")
-_SET: Final = re.compile(r"Memset\b")
+_COPY: Final = re.compile(
+    r"Memcpy([HDAP])(?:2|to)([HDAP])|Memcpy(P2P|PtoP)|MemcpyOther|Memcpy\b"
+    r"|Copy(Host|Device)To(Host|Device)"  # as ROCm's tracer calls them
+)
+_SET: Final = re.compile(r"Memset\b|FillBuffer\b")
 _WHOLE_GRAPH: Final = re.compile(r"CudaGraph(?:Execution)?[: ]?\d*$|CudaGraphExecution")
 _NUMBER: Final = re.compile(r"(\w+):(-?\d+(?:,\d+)*)")
 _WORD: Final = re.compile(r"(\w+):([A-Za-z_]\w*)")
@@ -327,7 +330,8 @@ def _copy_kind(name: str) -> str | None:
     match = _COPY.match(name)
     if match is None:
         return None
-    kind = "PtoP" if match[3] else f"{match[1]}to{match[2]}"
+    source, target = match[1] or match[4] or "", match[2] or match[5] or ""
+    kind = "PtoP" if match[3] else f"{source[:1]}to{target[:1]}"
     return kind if kind in COPY_LABELS else None
 
 
