@@ -18,6 +18,7 @@ import pytest
 from stepscope.api import Job
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers
+from stepscope.diagnosis.result import FurtherRepair
 
 EXAM = Path(__file__).parents[1] / "benchmarks" / "predictions"
 CAPTURES = EXAM / "captures"
@@ -140,6 +141,20 @@ def test_a_pair_is_scored(
     assert row.error == pytest.approx(error)
     assert (row.holds, row.wrong) == (holds, wrong)
     assert row.spread == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(
+    ("repair", "error"), [("the whole step is one CUDA graph", -0.25), ("reduce-overhead", 0.0)]
+)
+def test_a_pair_is_scored_by_the_repair_that_was_made(
+    exam: Any, demo: Any, repair: str, error: float
+) -> None:
+    diagnosis = result(demo, 80, 60, 85, cause="host_sync", cost=40)
+    further = FurtherRepair("the whole step", 60, 55, 65)
+    found = [msgspec.structs.replace(diagnosis.findings[0], further=further)]
+    diagnosis = msgspec.structs.replace(diagnosis, findings=found)
+    row = exam["score"].scored(TRUTH | {"repair": repair}, "own", diagnosis, None)
+    assert row.error == pytest.approx(error)
 
 
 def test_what_is_not_named_has_no_error_and_samples_count(exam: Any, demo: Any) -> None:

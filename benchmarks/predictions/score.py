@@ -153,6 +153,19 @@ def contradictions(finding: Finding, step: float) -> list[str]:
     return found
 
 
+WHOLE_STEP = "whole step"
+"""What the repair of a pair says where it is the further one (``Finding.further``)."""
+
+
+def predicted(finding: Finding | None, repair: str) -> tuple[int, int, int] | None:
+    """The prediction for the repair that was made, with its bounds, ns."""
+    if finding is None:
+        return None
+    own = getattr(finding, "further", None) if WHOLE_STEP in repair else None
+    own = own or finding
+    return own.predicted_step_ns, own.prediction_low_ns, own.prediction_high_ns
+
+
 def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: float | None) -> Row:
     """One pair and source as its row."""
     measured, spread = measured_ratio(truth)
@@ -160,6 +173,7 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
     step = step_of(finding, diagnosis) if finding is not None else float(diagnosis.step_ns.mean)
     before = statistics.median(truth["before"]["mean_ms"])
     cost = diagnosis.profiler_overhead
+    middle, low, high = predicted(finding, truth.get("repair", "")) or (None, None, None)
 
     def over(value: float | None) -> float | None:
         return None if value is None else round(value / step, 4)
@@ -173,9 +187,9 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
         rank=place,
         measured=round(measured, 4),
         spread=round(spread, 4),
-        predicted=over(finding and finding.predicted_step_ns),
-        low=over(finding and finding.prediction_low_ns),
-        high=over(finding and finding.prediction_high_ns),
+        predicted=over(middle),
+        low=over(low),
+        high=over(high),
         at_least=bool(finding is not None and getattr(finding, "at_least", False)),
         replay_error=None if replay is None else round(replay, 4),
         slowed=round(diagnosis.step_ns.mean / 1e6 / before, 3),

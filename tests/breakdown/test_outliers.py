@@ -12,7 +12,7 @@ from tests.support.build import US, Build
 
 from stepscope.api import Job
 from stepscope.breakdown.explain import Explanation, explain
-from stepscope.breakdown.outliers import MIN_STEPS, PARTS, outlier_steps
+from stepscope.breakdown.outliers import MIN_STEPS, PARTS, outlier_steps, works_more
 from stepscope.diagnosis.result import Diagnosis
 from stepscope.diagnosis.sentence import unsupported
 
@@ -188,3 +188,20 @@ def test_the_parts_of_any_odd_step_add_up(
     (e,) = explain(trace.frame, trace.meta)
     for odd in e.outliers.steps.tolist():
         parts_of(e, odd)
+
+
+def test_an_evaluation_is_odd_however_uneven_the_host_is() -> None:
+    # ms; while it is recorded, the host needs 4 to 13 of each step, and the evaluation 14 of three
+    wall = np.array([19, 31, 15, 15, 15, 38, 19, 15, 23, 45], np.int64) * 1_000_000
+    busy = np.array([10, 24, 10, 10, 10, 24, 10, 10, 10, 24], np.int64) * 1_000_000
+    odd, _ = outlier_steps(wall)
+    assert np.flatnonzero(odd).tolist() == [9]
+    assert np.flatnonzero(works_more(wall, busy)).tolist() == [1, 5, 9]
+
+
+def test_more_work_that_makes_no_step_longer_is_not_odd() -> None:
+    wall = np.full(10, 100_000_000, np.int64)
+    busy = np.full(10, 10_000_000, np.int64)
+    busy[[2, 6]] = 60_000_000  # the host is the limit in all of them
+    assert not works_more(wall, busy).any()
+    assert not works_more(wall[:3], busy[:3]).any()

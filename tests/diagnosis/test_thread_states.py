@@ -67,3 +67,31 @@ def test_a_state_of_less_is_not(tmp_path: Path) -> None:
     (finding, *_) = diagnosed(build, tmp_path).findings
     assert "disk or file" not in finding.message
     assert not any("thread_" in name for name in figures(finding))
+
+
+def late(build: Build) -> None:
+    """Each step: 40 launches of short kernels, 300 us apart."""
+    at = 0.0
+    for i in range(STEPS):
+        build.range(at, at + 12_000, f"step {i}")
+        for k in range(40):
+            begin = at + 300 * k
+            build.kernel(begin + 20, begin + 30, call=(begin + 5, begin + 10))
+        at += 12_000
+
+
+@pytest.mark.parametrize(("ran", "said"), [(3_000, True), (200, False)])
+def test_other_threads_beside_late_launches_are_said_to_be_unknown(
+    tmp_path: Path, ran: float, said: bool
+) -> None:
+    build = Build()
+    late(build)
+    for i in range(STEPS):
+        state(build, 12_000 * i, 12_000 * (i + 1), "running")
+        state(build, 12_000 * i + 1_000, 12_000 * i + 1_000 + ran, "running", thread=MAIN + 5)
+    finding = next(f for f in diagnosed(build, tmp_path).findings if f.cause == "launch_bound")
+    assert ("this capture cannot tell" in finding.message) == said
+    if said:
+        assert figures(finding)["other_threads_ns"] == pytest.approx(ran * US, rel=0.01)
+        assert finding.next_capture is not None
+        assert "--waits" in finding.next_capture

@@ -97,7 +97,7 @@ def test_advice_fits(tmp_path: Path, infers: bool) -> None:
     assert found.verdict == launch_bound.CAUSE.id
     advice = " ".join(found.findings[0].recommendations)
     assert ("speculative decoding" in advice) == infers
-    assert ("fused optimizers" in advice) == (not infers)
+    assert ("fused optimizer" in advice) == (not infers)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,13 @@ from stepscope.kernels.attention import (
 )
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.merging import ISSUED, SPECIAL_SHARE, merged, whole_reductions, work_of
-from stepscope.kernels.precision import ACHIEVED, in_precision
+from stepscope.kernels.precision import (
+    ACHIEVED,
+    CONVERTED,
+    CONVOLUTION,
+    in_precision,
+    low_precision,
+)
 
 STEPS = 4
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -98,7 +104,10 @@ PAIR = [(pointwise("mul", 2), 1)] * 2
     [
         pytest.param(PAIR, MAIN, 2, 4, 1, id="one hands its tensor on"),
         pytest.param([(pointwise("mul", 2), 1)] * 8, MAIN, 2, 16, 1, id="a long chain"),
-        pytest.param([(pointwise("add", 3), 1)] * 8, MAIN, 3, 24, 1, id="a residual enters, too"),
+        pytest.param(
+            [(pointwise("add", 3), 1)] * 8, MAIN, 10, 24, 1, id="each sum brings a tensor in"
+        ),
+        pytest.param([(pointwise("mul", 3), 1)] * 8, MAIN, 3, 24, 1, id="a factor enters, too"),
         pytest.param([(pointwise("mul", 3), 1)] * 8, AUTOGRAD, 3, 24, 1, id="a gradient"),
         pytest.param([*PAIR, (SUM, 1), *PAIR], MAIN, 2, 8, 1, id="a mean over rows is inside"),
     ],
@@ -226,3 +235,36 @@ def test_products_in_a_quicker_type(tmp_path: Path, size: int, us: float, limit:
         "ratio": length * 1e3 * 67 * ACHIEVED["fp32"] / (494.5 * ACHIEVED["tf32"]),
     }
     assert in_precision(kernels, rows, "tf32") == pytest.approx(expected[limit], rel=1e-3)
+
+
+CONVOLUTION_NAME = (
+    "sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_{layout}_tilesize128x32x8_stage3"
+    "_warpsize2x2x1_g{groups}_ffma_aligna4_alignc4_execute_kernel__5x_cudnn"
+)
+
+
+@pytest.mark.parametrize(
+    ("layout", "groups", "gains"),
+    [
+        ("nhwckrsc_nhwc", 1, CONVOLUTION),
+        ("nchwkcrs_nchw", 1, CONVOLUTION / (1 + CONVERTED["expected"])),
+        ("nchwkcrs_nchw", 32, None),
+    ],
+)
+def test_convolutions_on_tensor_cores_are_converted_and_groups_gain_nothing(
+    tmp_path: Path, layout: str, groups: int, gains: float | None
+) -> None:
+    device = Device()
+    name = CONVOLUTION_NAME.format(layout=layout, groups=groups)
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(name, 1_000.0)
+        device.kernel(pointwise("relu", 2))
+        device.build.range(begin, device.at, f"step_{number}")
+    found = low_precision(device.kernels(tmp_path))
+    assert found is not None
+    peaks = found.peaks
+    of_gemms = peaks.tf32 * ACHIEVED["tf32"] / (peaks.fp32 * ACHIEVED["fp32"])
+    expected = 1e6 if gains is None else 1e6 / (of_gemms * gains)
+    assert found.repair.new_ns == pytest.approx(expected, rel=1e-3)
+    assert found.repair.low_ns <= found.repair.new_ns.sum() <= found.repair.high_ns

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import cast
 
+import numpy as np
 import pytest
 from tests.support.programs import Item, mark, program, wait
 
@@ -13,6 +14,7 @@ from stepscope.simulation import pace
 from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
 from stepscope.simulation.model import _range
+from stepscope.simulation.program import C
 
 NO_GPU = cast("GpuTimeline", None)
 """The pace needs the program only."""
@@ -38,10 +40,10 @@ def launching(*work: int) -> list[Item]:
 @pytest.mark.parametrize(
     ("bound", "woken", "expected"),
     [
-        # steps of 100 on average, and the host's work: 15 % to either side at least
-        ("low", False, 850 + 85),
+        # steps of 100 on average, and the host's work: 18 % to either side at least
+        ("low", False, 820 + 82),
         ("expected", False, 1000 + 100),
-        ("high", False, 1150 + 115),
+        ("high", False, 1180 + 118),
         # the quickest in twenty of 98, 100 and 102 is 98.2; what the host computes stays
         ("low", True, 1000 + 98.2),
         ("expected", True, 1000 + 99.1),
@@ -67,10 +69,22 @@ def test_what_recording_costs_is_taken_from_where_it_was_paid() -> None:
     assert pace.is_recorded(steps)
     assert step_ns(steps) == 180
     # 10 for the mark, which has no launching to take it from, 30 for each launch
+    assert step_ns(pace.unrecorded(steps, 0.5)) == 180 - 30
     assert step_ns(pace.unrecorded(steps, 1.0)) == 180 - 60
-    assert step_ns(pace.unrecorded(steps, 2.0)) == 180 - 120
+
+
+def test_what_recording_costs_beyond_its_events_slows_the_host_in_proportion() -> None:
+    # two launches with an event of 30 each, of which one takes twice as long as the other
+    items = [mark(), Item(work=100, call=20, duration=10), Item(work=40, call=20, duration=10)]
+    recorded = np.array([0, 30, 30])
+    steps = subjects(items, recording_ns=recorded, recorded_share=60 / 180)
+    assert step_ns(pace.unrecorded(steps, 1.0)) == 180 - 60
+    # once more 60: 40 of the one, and 20 of the other
+    (twice,) = pace.unrecorded(steps, 2.0)
+    np.testing.assert_array_equal(twice.program.work_ns[:, C["launch_bound"]], [0, 30, 0])
+    assert step_ns([twice]) == 180 - 120
     # all that launching takes is gone, and the device sets the pace
-    assert step_ns(pace.unrecorded(steps, 4.0)) == 20
+    assert step_ns(pace.unrecorded(steps, 6.0)) == 20
 
 
 def test_a_host_is_no_longer_woken_where_waits_went() -> None:
@@ -89,7 +103,7 @@ def test_independent_uncertainties_add_by_their_squares() -> None:
     assert _range(0.02, [0.0], 0.1)[0] == 0
 
 
-@pytest.mark.parametrize(("device", "apart"), [(0, 0.15), (10_000, 0.0)])
+@pytest.mark.parametrize(("device", "apart"), [(0, pace.BETWEEN_RUNS), (10_000, 0.0)])
 def test_another_run_differs_by_what_the_host_paces(device: int, apart: float) -> None:
     """A device that takes ten times as long hides whatever the host does."""
     items = [mark(), Item(work=600, cause="host_compute"), Item(work=400, duration=device)]

@@ -159,6 +159,40 @@ def test_micro_batches_belong_to_the_step_of_their_optimizer() -> None:
     assert abs(len(anchors) - 7) <= 1
 
 
+def evaluated(every: int, batches: int, steps: int = 12) -> tuple[np.ndarray, ...]:
+    """Steps of forward (0 to 19), backward (20 to 49) and update, and evaluations between some."""
+    rows: list[int] = []
+    for step in range(steps):
+        rows += [*range(20), *range(20, 50), 50, 51]
+        if step % every == 1:
+            rows += [*range(20)] * batches
+    token = np.array(rows)
+    return token, token >= 50, np.zeros(len(token), bool)
+
+
+@pytest.mark.parametrize("every", [3, 4, 5])
+def test_an_evaluation_every_few_steps_makes_no_step_of_them(every: int) -> None:
+    token, optimizer, upload = evaluated(every, batches=3)
+    anchors = find_period(token, optimizer, upload)
+    assert anchors is not None
+    assert len(anchors) == 12
+    assert (token[anchors] == 0).all()
+
+
+def test_updates_that_are_a_small_part_of_a_program_are_no_steps() -> None:
+    # four epochs of updates behind a long rollout
+    anchors = find_period(*evaluated(4, batches=30, steps=24))
+    assert anchors is None or len(anchors) < 12
+
+
+def test_two_networks_that_take_turns_make_one_step() -> None:
+    one, two = [*range(20), 50], [*range(10), *range(20, 40), 51]
+    token = np.array([*one, *two] * 8)
+    anchors = find_period(token, token >= 50, np.zeros(len(token), bool))
+    assert anchors is not None
+    assert len(anchors) in (8, 9)
+
+
 def test_nothing_repeats() -> None:
     tokens = np.arange(1000)
     assert find_period(tokens, np.zeros(1000, bool), np.zeros(1000, bool)) is None

@@ -66,7 +66,7 @@ class Tables:
         return self._answers.find_table(name, build)
 
     def _predictions(self) -> pa.Table:
-        from stepscope.diagnosis.predictions import prediction_table
+        from stepscope.diagnosis.predictions import further_id, prediction_table
 
         both = self._explained.together
         together = []
@@ -79,6 +79,11 @@ class Tables:
                 *(
                     (r.case, r.cause.id, r.detection.time_ns, r.predicted)
                     for r in self._explained.ranked
+                ),
+                *(
+                    (r.case, further_id(r.cause.id), r.detection.time_ns, r.predicted.further)
+                    for r in self._explained.ranked
+                    if r.predicted.further is not None
                 ),
                 *(
                     (

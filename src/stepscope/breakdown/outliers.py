@@ -105,6 +105,23 @@ def outlier_steps(duration_ns: IntArray) -> tuple[BoolArray, int]:
     return odd, limit
 
 
+def works_more(duration_ns: IntArray, busy_ns: IntArray) -> BoolArray:
+    """Which steps are longer because the device has more to do in them.
+
+    What an evaluation every few steps adds is the same each time; the host's pace, which is slow
+    and uneven while it is recorded, may differ by more from step to step.
+
+    Args:
+        duration_ns: length of each steady step.
+        busy_ns: how long the device works in each.
+    """
+    odd, _ = outlier_steps(busy_ns)
+    usual = float(np.median(duration_ns)) if len(duration_ns) else 0.0
+    odd &= busy_ns - np.median(busy_ns) > MIN_EXCESS * usual if len(busy_ns) else odd
+    more: BoolArray = odd & (duration_ns > usual)
+    return more
+
+
 def find_outliers(
     gpu: GpuTimeline, gaps: Gaps, bounds_ns: IntArray, first: int, last: int
 ) -> Outliers:
@@ -119,6 +136,10 @@ def find_outliers(
     """
     duration = np.diff(bounds_ns[first : last + 2])
     odd, limit = outlier_steps(duration)
+    busy = overlap_per_window(
+        gpu.busy, bounds_ns[first : last + 1], bounds_ns[first + 1 : last + 2]
+    )
+    odd |= works_more(duration, busy)
     if first == 0:  # it pays for the begin of the capture, and begins with an empty queue
         odd[0] = False
     empty = np.empty(0, np.int64)

@@ -106,6 +106,21 @@ class Case:
 
 
 @dataclass(frozen=True)
+class Further:
+    """A repair of the same cause that takes more work than the first one advised, and gains more.
+
+    Attributes:
+        change: the repair as the simulator replays it.
+        repair: the same in words; it is the second recommendation.
+        first: the repair that is ``Detection.change``, the first recommendation, in words.
+    """
+
+    change: Change
+    repair: str
+    first: str
+
+
+@dataclass(frozen=True)
 class Detection:
     """A cause seen on one device.
 
@@ -131,8 +146,9 @@ class Detection:
         alternative: another repair that is as likely; the range of the prediction reaches to it.
         also: further changes that are part of the repair, replayed together with ``change``.
         added_ns: what the repaired program does instead, ns per step.
-        lesser: a repair that does less and is as likely; the prediction's upper end is that of its
-            own range.
+        further: a repair that gains more, which is predicted by itself; the range of the
+            prediction reaches down to it. Where the first one gains little beside it, it is
+            advised first, and predicted.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.
         supply_ns: what it takes to bring the input of a step however the rest is repaired, ns:
@@ -163,7 +179,7 @@ class Detection:
     also: tuple[Change, ...] = ()
     alternative: Change | None = None
     added_ns: float = 0.0
-    lesser: Change | None = None
+    further: Further | None = None
     floor_ns: float | None = None
     least_floor_ns: float | None = None
     supply_ns: tuple[float, float, float] | None = None

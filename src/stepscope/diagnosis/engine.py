@@ -24,6 +24,7 @@ from stepscope.diagnosis.evidence import (
 from stepscope.diagnosis.kernel_split import kernel_split
 from stepscope.diagnosis.lever import Pulled, lever_finding
 from stepscope.diagnosis.own_waits import own_wait_figures, own_wait_warning
+from stepscope.diagnosis.predictions import further_id
 from stepscope.diagnosis.profiler_overhead_figures import (
     measured_warning,
     overhead,
@@ -41,6 +42,7 @@ from stepscope.diagnosis.result import (
     Diagnosis,
     Evidence,
     Finding,
+    FurtherRepair,
     InnerSteps,
     Location,
     Severity,
@@ -71,6 +73,13 @@ _OUTSIDE = (
 
 _ELSEWHERE = "another bottleneck takes over once it is gone"
 _HOST_LIMITS = "the host would then limit the step; a program that launches faster gains more"
+
+_FURTHER = ", {further} takes it to {further_predicted_step_ns}"
+_PREDICTED: Final = {
+    "predicted_step_ns": "predicted_step_ns",
+    "prediction_low_ns": "low_ns",
+    "prediction_high_ns": "high_ns",
+}
 
 _UNRECORDED = "unrecorded, the step goes from {unrecorded_before_ns} to {unrecorded_step_ns}"
 
@@ -174,11 +183,7 @@ def diagnose(
 
 def _combined(together: Both, compute: Compute) -> tuple[Combined, list[Evidence]]:
     """The first two findings repaired together, and the evidence."""
-    columns = {
-        "predicted_step_ns": "predicted_step_ns",
-        "prediction_low_ns": "low_ns",
-        "prediction_high_ns": "high_ns",
-    }
+    columns = _PREDICTED
     evidence = [
         evaluated(
             Figure(f"combined.{name}", "ns", predicted_sql(column, together.id)),
@@ -274,6 +279,12 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(name, "ns", predicted_sql(name, cause.id))
             for name in ("unrecorded_before_ns", "unrecorded_step_ns")
         ]
+    further = item.predicted.further
+    if further is not None:
+        figures += [
+            Figure(f"further_{name}", "ns", predicted_sql(column, further_id(cause.id)))
+            for name, column in _PREDICTED.items()
+        ]
     unreliable, ending = why_unreliable(item), gaps_end_at(item)
     unaffected = unaffected_figure(item)
     figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
@@ -287,6 +298,12 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             summary += "; " + filled(_limit(item), evidence, {})
         if item.recording_hides_gain:
             summary += "; " + filled(_UNRECORDED, evidence, {})
+        if detection.further is not None and item.predicted.replay_error is not None:
+            both = detection.further
+            stated = both.repair if item.predicted.by_further else both.first
+            summary += f"; the prediction is for {stated}"
+            if further is not None:
+                summary += filled(_FURTHER, evidence, {"further": both.repair})
     else:
         summary = summary[0].upper() + summary[1:]
     step = round(case.step_ns)
@@ -301,7 +318,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         ranks=item.ranks,
         where=detection.where,
         message=summary,
-        recommendations=vendors.advice(detection.recommendations, case),
+        recommendations=vendors.advice(_recommended(item), case),
         next_capture=vendors.next_capture(
             frameworks.for_program(detection.next_capture, case), case
         ),
@@ -313,7 +330,21 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         unreliable=unreliable,
         unaffected_step_ns=int(value["unaffected_step_ns"]) if unaffected is not None else None,
         gaps_end_at=ending[0] if ending is not None else None,
+        further=None
+        if further is None or detection.further is None
+        else FurtherRepair(
+            detection.further.repair,
+            **{name: int(value[f"further_{name}"]) for name in _PREDICTED},
+        ),
     )
+
+
+def _recommended(item: Ranked) -> list[str]:
+    """What to do, the repair that is predicted first."""
+    first, *rest = item.detection.recommendations or [""]
+    if item.predicted.by_further and rest:
+        return [rest[0], first, *rest[1:]]
+    return item.detection.recommendations
 
 
 def _limit(item: Ranked) -> str:

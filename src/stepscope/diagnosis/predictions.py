@@ -11,7 +11,7 @@ from stepscope.breakdown.recurrence import Recurrence, of_idle_time
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import OF_THE_GAIN, RUN_TO_RUN, Free, Prediction, Simulation
+from stepscope.simulation import OF_THE_GAIN, RUN_TO_RUN, Change, Free, Prediction, Simulation
 from stepscope.simulation.pace import BETWEEN_WORK
 
 if TYPE_CHECKING:
@@ -21,7 +21,8 @@ COLUMNS: Final = {
     "rank": "rank",
     "process_id": "operating-system process id",
     "device": "CUDA device ordinal inside the process",
-    "cause": "public id of the cause or lever; of the first two causes together, joined by +",
+    "cause": "public id of the cause or lever; of the first two causes together, joined by +; of a "
+    "cause's further repair, CAUSE.further",
     "time_ns": "what the cause takes, or what the lever saves in the kernels, ns per step",
     "step_ns": "mean steady step, ns",
     "predicted_step_ns": "mean step once the cause is gone, or with the lever, ns",
@@ -53,6 +54,8 @@ class Predicted:
         unrecorded: (without the estimated cost of recording, without that and the cause), ns; None
             where recording has no cost, or it was not replayed.
         replay_failed: whether it is arithmetic because the replay misses the measured step.
+        further: the prediction for ``Detection.further``; None where that gains no more.
+        by_further: whether this itself is that, since the first repair gains little beside it.
     """
 
     step_ns: float
@@ -61,11 +64,21 @@ class Predicted:
     replay_error: float | None = None
     unrecorded: tuple[float, float] | None = None
     replay_failed: bool = False
+    further: Predicted | None = None
+    by_further: bool = False
 
 
 LARGEST_REPLAY_ERROR: Final = 0.1
 """A replay that misses the measured step by more does not describe the run: predictions are then
 arithmetic on the capture."""
+
+
+WORTH_TELLING: Final = 0.01
+"""A further repair that gains less of the step than this beyond the first one is not told."""
+
+
+LITTLE: Final = 0.5
+"""A repair that gains less than this part of what a further one gains is not named first."""
 
 
 def simulated(
@@ -91,6 +104,30 @@ def simulated(
         return None
     if change is None or not _typical(simulation):
         return arithmetic(case, cause_id, detection, simulation.recording_ns)
+    found = _replayed(simulation, case, cause_id, detection, change)
+    if detection.further is not None:
+        found = _with_further(simulation, case, cause_id, detection, found)
+    return found
+
+
+def _with_further(
+    simulation: Simulation, case: Case, cause_id: str, detection: Detection, found: Predicted
+) -> Predicted:
+    """The prediction for the first repair with that for a further one beside, or instead of it."""
+    if detection.further is None:
+        return found
+    more = _replayed(simulation, case, cause_id, detection, detection.further.change)
+    if found.step_ns - more.step_ns < WORTH_TELLING * case.step_ns:
+        return found
+    if case.step_ns - found.step_ns < LITTLE * (case.step_ns - more.step_ns):
+        return replace(more, by_further=True)
+    return replace(found, low_ns=min(found.low_ns, more.step_ns), further=more)
+
+
+def _replayed(
+    simulation: Simulation, case: Case, cause_id: str, detection: Detection, change: Change
+) -> Predicted:
+    """The step as it is replayed with one repair of a cause."""
     found = simulation.predict([change, *detection.also])
     if _rare(case, cause_id, detection) != Recurrence():
         found = _without_rare_steps(found, simulation)
@@ -107,8 +144,6 @@ def simulated(
     reach = [step] if other is None else [step, float(simulation.predict([other]).step_ns)]
     low = min(low, *reach)
     high = max(found.high_ns + added, *reach)
-    if detection.lesser is not None:
-        high = max(high, simulation.predict([detection.lesser, *detection.also]).high_ns)
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(
         Predicted(step, low, high, found.replay_error, apart), case, cause_id, detection
@@ -250,6 +285,11 @@ def _floor(case: Case, cause_id: str) -> float:
     if cause_id == "cpu_offload":
         total -= int(e.offload.copy_ns.sum())
     return total / e.n_steady
+
+
+def further_id(cause_id: str) -> str:
+    """What stands for the further repair of a cause in the ``prediction`` table."""
+    return f"{cause_id}.further"
 
 
 def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.Table:

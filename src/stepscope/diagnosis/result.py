@@ -291,6 +291,22 @@ class InsideKernel(msgspec.Struct, frozen=True):
     recommendations: list[str]
 
 
+class FurtherRepair(msgspec.Struct, frozen=True):
+    """A repair that takes more work than the first recommendation, and gains more.
+
+    Attributes:
+        repair: what it is.
+        predicted_step_ns: mean step with it, ns.
+        prediction_low_ns: lower bound of the prediction, ns.
+        prediction_high_ns: upper bound of the prediction, ns.
+    """
+
+    repair: str
+    predicted_step_ns: int
+    prediction_low_ns: int
+    prediction_high_ns: int
+
+
 class Finding(msgspec.Struct, frozen=True):
     """One root cause.
 
@@ -321,6 +337,8 @@ class Finding(msgspec.Struct, frozen=True):
         unaffected_step_ns: mean of the steady steps that hold less than a tenth of the mean step's
             share of the cause, ns; null where fewer than three do. It is what to fall back on
             where the prediction is unreliable.
+        further: the step with a repair that takes more work than the one that is predicted, and
+            gains more; null where there is none.
         gaps_end_at: the operation that ends most of the idle time that is charged to the cause:
             ``upload``, ``readback``, ``copy``, ``memset`` or ``kernel NAME``; null where none ends
             half of it, and for causes that are not idle time.
@@ -347,6 +365,7 @@ class Finding(msgspec.Struct, frozen=True):
     unreliable: str = ""
     unaffected_step_ns: int | None = None
     gaps_end_at: str | None = None
+    further: FurtherRepair | None = None
 
 
 class KernelCategory(msgspec.Struct, frozen=True):

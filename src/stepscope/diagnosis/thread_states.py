@@ -11,9 +11,11 @@ from dataclasses import replace
 from functools import wraps
 from typing import Final
 
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.intervals.algebra import Intervals, intersect, total, union
+from stepscope.intervals.algebra import Intervals, clip, intersect, total, union
+from stepscope.intervals.distinct import among, distinct_values
 
 Detect = Callable[[Case], Detection | None]
 
@@ -66,6 +68,74 @@ def _with_states(case: Case, cause: str, found: Detection) -> Detection:
             figures=[*found.figures, figure],
         )
     return found
+
+
+OTHERS: Final = 0.1
+"""Share of the step for which threads that launch nothing run, from which on it is said."""
+
+_NOT_PYTHON: Final = ("stepscope", "cuda", "pt_autograd", "pt_nccl", "gloo", "nccl")
+"""Beginnings of the names of threads that run no Python, or none of the program's."""
+
+_OTHERS_MESSAGE: Final = (
+    "; meanwhile other threads of the process ran for {other_threads_ns}: where that was Python, "
+    "they took the GIL from the thread that launches, which this capture cannot tell"
+)
+
+
+def beside_other_threads(case: Case, found: Detection) -> Detection:
+    """Say that other threads ran while launches were late, where nothing tells what they did.
+
+    A thread that computes in Python takes the interpreter's lock for up to 5 ms at a time; between
+    two operators of the launching thread that looks like slow launching. Threads of native code
+    (OpenMP, decoders) do no such harm, and states of threads tell the two not apart.
+
+    Args:
+        case: the device.
+        found: what was seen of late launches.
+    """
+    e = case.explanation
+    if e.gil.evidence >= 0 or len(case.device.read("gil", "process_id")):
+        return found
+    threads = _others(case)
+    running = sum(
+        total(clip(_in_state(case, thread, "running"), e.begin_ns, e.end_ns)) for thread in threads
+    )
+    if running < OTHERS * (e.end_ns - e.begin_ns):
+        return found
+    listed = ", ".join(map(str, threads))
+    figure = Figure(
+        "other_threads_ns",
+        "ns_per_step",
+        "SELECT round(coalesce(sum(least(end_ns, (SELECT max(end_ns) FROM step WHERE steady AND "
+        "{gpu})) - greatest(start_ns, (SELECT min(start_ns) FROM step WHERE steady AND {gpu}))), "
+        f"0) / {STEADY_STEPS})::BIGINT FROM thread_state WHERE state = 'running' AND thread_id IN "
+        f"({listed}) AND {{process}} AND end_ns > (SELECT min(start_ns) FROM step WHERE steady "
+        "AND {gpu}) AND start_ns < (SELECT max(end_ns) FROM step WHERE steady AND {gpu})",
+    )
+    return replace(
+        found,
+        message=found.message + _OTHERS_MESSAGE,
+        figures=[*found.figures, figure],
+        next_capture=found.next_capture or captures.WAITS,
+    )
+
+
+def _others(case: Case) -> list[int]:
+    """Threads of the process that launch nothing and may run Python."""
+    gpu = case.explanation.gpu
+    states = case.device.read("thread_state", "process_id", "thread_id", "state")
+    if not len(states):
+        return []
+    mine = (states["process_id"] == gpu.process_id) & states.equals("state", "running")
+    mine &= ~among(states["thread_id"], gpu.host.launch_threads)
+    named = case.device.read("thread", "process_id", "thread_id", "name")
+    known = {
+        int(named["thread_id"][row])
+        for row in range(len(named))
+        if named["process_id"][row] == gpu.process_id
+        and named.text("name", row).startswith(_NOT_PYTHON)
+    }
+    return [t for t in distinct_values(states["thread_id"][mine]).tolist() if t not in known]
 
 
 def _idle(case: Case, cause: str) -> Intervals:

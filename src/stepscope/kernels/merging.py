@@ -12,6 +12,9 @@ intermediate results are computed again (PyTorch's min-cut partitioner saves wha
 pointwise). A result that every kernel hands on to the next one is the other limit: two passes less
 for each pair.
 
+A run that is linear (sums, multiples, copies) saves nothing, and has no cause to add a tensor to
+itself: the second operand of each of its sums enters as well.
+
 *Reductions.* A reduction over rows (the mean of a norm) is made in the same kernel. One over
 columns, or over all of a tensor, needs what blocks on other SMs have found: it stays a kernel.
 
@@ -51,6 +54,14 @@ of them in the same five models)."""
 LIKE_THE_LONGEST: Final = 0.4
 """Kernels of a run that take this part of its longest one move tensors of the same size: they touch
 two to four of them. Shorter ones work on a value a row, or on a parameter."""
+
+_SUMS: Final = frozenset(
+    {"add", "OnSelf_add", "neg", "copy", "direct_copy", "bfloat16_copy", "float16_copy"}
+)
+_OF_A_NUMBER: Final = 2  # tensors that the product with a number touches: it reads and writes one
+
+LIKE_THE_LARGEST: Final = 0.5
+"""The same of elements: blocks are whole, and a run may go on with half of its channels."""
 
 ISSUED: Final = (0.85, 0.65, 0.45)
 """Share of the busier pipe that merged kernels use: most, usual, least. Instructions that depend on
@@ -195,9 +206,7 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     grown = backward & kernels.in_category("softmax", "normalisation")[rows]
     touched += np.where(grown & (named == 0), 1, 0)  # the result or the input, too
 
-    longest = np.zeros(count)
-    np.maximum.at(longest, run[~whole], old[~whole])
-    full = ~whole & (old >= LIKE_THE_LONGEST * longest[run])
+    full = ~whole & _of_full_size(kernels, rows, run, whole, old)
     known = full & (named > 0)
     some_known = np.bincount(run[known], minlength=count) > 0
     measured = np.where(some_known[run], known, full)
@@ -216,6 +225,9 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     tensors_of = np.bincount(run[full & ~reduces], minlength=count)
     handed_on = np.maximum(before - 2 * (tensors_of - 1), 1)
     needed = np.where(in_backward, 3.0, np.where(takes_two, 3.0, 2.0))
+    # what a linear run adds comes from outside of it, forward and backward, and nothing is saved
+    linear = np.bincount(run[full & ~_linear(kernels, rows)], minlength=count) == 0
+    needed = np.where(linear, np.maximum(handed_on, needed), needed)
     alone = kernels_of <= 1
     passes = (
         np.where(alone, before, np.minimum(handed_on, 2.0)),
@@ -241,12 +253,54 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     )
 
 
+def _linear(kernels: Kernels, rows: IntArray) -> BoolArray:
+    """Sums of tensors, multiples by a number, and copies."""
+    of_name = np.array(
+        [
+            c.operation in _SUMS or (c.operation == "Mul" and c.tensors == _OF_A_NUMBER)
+            for c in kernels.classes
+        ]
+        + [False]
+    )
+    found: BoolArray = of_name[kernels.gpu.ops["name"][rows]]
+    return found
+
+
+def _launched(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Elements that each launch is made for; 0 where its name does not tell."""
+    each = np.array([c.thread_elements for c in kernels.classes] + [0])
+    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
+    return found
+
+
+def _of_full_size(
+    kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray, old: FloatArray
+) -> BoolArray:
+    """Kernels that move tensors of their run's size, and not a value a row or a parameter.
+
+    What they were launched for tells: one that touches four tensors, or twice as large ones (a bias
+    before its halves go separate ways), takes several times as long as one that touches two. Where
+    a run's launches do not tell, the time does.
+    """
+    count = int(run[-1]) + 1 if len(run) else 0
+    longest = np.zeros(count)
+    np.maximum.at(longest, run[~whole], old[~whole])
+    long_: BoolArray = old >= LIKE_THE_LONGEST * longest[run]
+    elements = _launched(kernels, rows)
+    # the size that most of the run's time is spent on
+    size = np.zeros(count)
+    known = ~whole & long_ & (elements > 0)
+    np.maximum.at(size, run[known], elements[known].astype(np.float64))
+    known_size = (elements > 0) & (size[run] > 0)
+    full: BoolArray = np.where(known_size, elements >= LIKE_THE_LARGEST * size[run], long_)
+    return full
+
+
 def _elements(
     kernels: Kernels, rows: IntArray, run: IntArray, full: BoolArray, pass_ns: FloatArray
 ) -> FloatArray:
     """Elements of each run's tensors: by a launch of it, else by what a pass moves."""
-    each = np.array([c.thread_elements for c in kernels.classes] + [0])
-    launched = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
+    launched = _launched(kernels, rows)
     found = np.zeros(len(pass_ns))
     np.maximum.at(found, run[full], launched[full].astype(np.float64))
     by_traffic = pass_ns * 1e-9 * kernels.attainable_bandwidth / _FLOAT

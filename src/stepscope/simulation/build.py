@@ -294,6 +294,9 @@ def build(
         busy_ns=_busy(order, gpu, lay, late),
         before_start_ns=_before(lay, gpu.ops["start_ns"]),
         before_end_ns=_before(lay, gpu.ops["end_ns"]),
+        recorded_share=float(
+            (recording - untraced).sum() / max(work[:, C["launch_bound"]].sum() + call.sum(), 1)
+        ),
         pinned_bytes_per_ns=speed,
         pinned_shown=shown,
     )

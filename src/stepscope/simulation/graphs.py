@@ -5,11 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from stepscope.activity.names import OPTIMIZER_KERNEL
+from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import with_first
 from stepscope.simulation.changes import COMPILED_MODEL_NS, Bound, Subject, launches_free
 from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, C, own_work
 from stepscope.simulation.settings.graphs import capturable
 from stepscope.trace.frame import BoolArray
+
+
+def updates(e: Explanation) -> BoolArray:
+    """Operations that update parameters, by their names or by where they are launched."""
+    return e.gpu.ops.matches("name", OPTIMIZER_KERNEL) | e.kernels.in_phase("optimizer")
 
 
 def whole_step(subject: Subject, bound: Bound) -> Subject:
@@ -28,19 +34,25 @@ def whole_step(subject: Subject, bound: Bound) -> Subject:
     return after.becomes(work_ns=work)
 
 
-def model_alone(subject: Subject, bound: Bound) -> Subject:
+def model_alone(subject: Subject, updates: BoolArray, bound: Bound) -> Subject:
     """Forward and backward pass are graphs; the update, and the way into the model, are as today.
 
     The host also pays for the graphs themselves (``COMPILED_MODEL_NS``), once a step.
+
+    Args:
+        subject: the program.
+        updates: the operations of the update, a mask over ``GPU.ops``.
+        bound: which of the uncertainties to assume.
     """
     program = subject.program
-    inside = capturable(subject) & ~_of_update(subject)
+    inside = capturable(subject) & ~_of_update(subject, updates)
     within = inside & np.append(False, inside[:-1])
     work = own_work(program)
     work[within, C["launch_bound"]] = 0
     if bound == "low":
         work[within, C["host_compute"]] = 0
-    work[_first_of_steps(subject, inside), C["launch_bound"]] += COMPILED_MODEL_NS[bound]
+    # nobody recorded this: it is no launching that would be quicker without the recording
+    work[_first_of_steps(subject, inside), C["host_compute"]] += COMPILED_MODEL_NS[bound]
     quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     graphed = within if bound != "high" else np.zeros_like(within)
     return subject.becomes(
@@ -52,10 +64,10 @@ def model_alone(subject: Subject, bound: Bound) -> Subject:
     )
 
 
-def _of_update(subject: Subject) -> BoolArray:
+def _of_update(subject: Subject, updates: BoolArray) -> BoolArray:
     """Launches of the optimizer, and those from the first of them to the end of the step."""
     program = subject.program
-    mine = subject.of_ops(subject.gpu.ops.matches("name", OPTIMIZER_KERNEL))
+    mine = subject.of_ops(updates)
     step = np.cumsum(program.kind == MARK)
     so_far = np.cumsum(mine)
     _, begin = with_first(step)

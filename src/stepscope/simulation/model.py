@@ -288,6 +288,12 @@ class Simulation:
                     for s in subjects
                 ]
                 count = len(subjects)
+            elif isinstance(change, edit.InGraphs) and change.scope == "model":
+                subjects = [
+                    graphs.model_alone(s, graphs.updates(e), bound)
+                    for s, (_, e) in zip(subjects, self.devices, strict=True)
+                ]
+                count = len(subjects)
             else:
                 subjects, count = _changed(subjects, change, bound)
             counts.append(count)
@@ -608,9 +614,14 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
 
 
 def _turn(change: Change) -> int:
-    """When a change is made: ranks become alike before, settings change after all others."""
+    """When a change is made: ranks become alike before, settings change after all others.
+
+    What calling graphs and compiled code costs is added after anything of the host is taken away.
+    """
     if isinstance(change, Edit):
         return change.order
+    if isinstance(change, edit.InGraphs | edit.CallCompiled):
+        return 1
     return -1 if isinstance(change, edit.RankLike | edit.DeviceLike | edit.EvenWork) else 0
 
 
@@ -678,9 +689,8 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
             after, count = edit.free(subject, cause, bound), 1
         case edit.LaunchesFree():
             after, count = edit.launches_free(subject, bound), 1
-        case edit.InGraphs(scope):
-            inside = graphs.whole_step if scope == "step" else graphs.model_alone
-            after, count = inside(subject, bound), 1
+        case edit.InGraphs("step"):
+            after, count = graphs.whole_step(subject, bound), 1
         case edit.OverlapCommunication():
             after = edit.overlap_communication(subject, bound)
             count = int(subject.program.communication.sum())

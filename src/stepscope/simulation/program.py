@@ -92,6 +92,7 @@ class Program:
             references started, after the first item; ``LONG_AGO_NS`` where there is none. Empty
             where nothing is known of the run before.
         before_end_ns: likewise, when it ended. These four hold for the first pass only.
+        recorded_share: the estimated cost of recording events, over what launching took with it.
         pinned_bytes_per_ns: bandwidth of a pinned copy between host and device, GB/s.
         pinned_shown: whether the capture shows that bandwidth.
     """
@@ -123,6 +124,7 @@ class Program:
     busy_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     before_start_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     before_end_ns: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    recorded_share: float = 0.0
     pinned_bytes_per_ns: float = PINNED_BYTES_PER_NS
     pinned_shown: bool = False
 

@@ -18,7 +18,9 @@ _MIN_REPEATS = 3
 _MAX_HYPOTHESES = 16
 _MIN_SIMILARITY = 0.75
 _TIE = 0.015
+_HELD = 0.95  # of a usual step's operations: a step that has more to do holds them all
 _COVERS = 0.5  # of the operations: what holds less is not what the run consists of
+_TWO = 0.9  # of two usual steps' operations: what two steps hold together
 _TWICE = 0.15  # how far from twice the usual length two steps together may be
 _LOOKED_AT = 64
 _BURSTS = -1  # marks the hypothesis that each run of optimizer operations ends a step
@@ -66,6 +68,8 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
         if _coverage(anchors, len(token)) >= _COVERS:
             hypotheses.append((_similarity(token, anchors), count, marker))
     good = [h for h in hypotheses if h[0] >= _MIN_SIMILARITY]
+    if all(abs(h[1] - len(runs)) > 1 for h in good) and _with_more_in_some(token, runs):
+        return _BURSTS
     if not good:
         return None
     best = max(h[0] for h in good)
@@ -130,6 +134,32 @@ def _similarity(token: IntArray, anchors: IntArray) -> float:
     return float(common) / float(possible)
 
 
+def _with_more_in_some(token: IntArray, runs: IntArray) -> bool:
+    """Whether the same operations lead to each update, with others besides in some steps.
+
+    An evaluation or a sample every few steps makes neighbouring steps unlike each other, and so
+    many steps together look like one. The steps of two networks that take turns do not hold each
+    other, and where most of what is launched lies between the updates they are a part of something.
+
+    Args:
+        token: the operations.
+        runs: where each update begins.
+    """
+    n = len(runs) - 1
+    if n < _MIN_REPEATS or _coverage(runs, len(token)) < _COVERS:
+        return False
+    length = np.diff(runs)
+    usual = int(np.argsort(length, kind="stable")[n // 2])
+    like = np.bincount(token[runs[usual] : runs[usual + 1]], minlength=int(token.max()) + 1)
+    least = int(length[usual])
+    if least * n < _COVERS * int(length.sum()):
+        return False
+    return all(
+        _common(token[begin:end], like) >= _HELD * least
+        for begin, end in zip(runs[:-1].tolist(), runs[1:].tolist(), strict=True)
+    )
+
+
 def _phase(token: IntArray, optimizer: BoolArray, upload: BoolArray, anchors: IntArray) -> IntArray:
     """Move the anchors to where a step naturally begins: its input copy, or after the optimizer."""
     n = len(anchors)
@@ -165,10 +195,16 @@ def _with_lost(token: IntArray, begins: IntArray) -> IntArray:
     if len(begins) < _MIN_REPEATS or usual < 8:
         return begins
     looked_at = min(_LOOKED_AT, usual // 4)
-    typical = int(begins[np.argmin(np.abs(length - usual))])
-    like = np.bincount(token[typical : typical + looked_at], minlength=int(token.max()) + 1)
+    codes = int(token.max()) + 1
+    typical_row = int(np.argmin(np.abs(length - usual)))
+    typical = int(begins[typical_row])
+    like = np.bincount(token[typical : typical + looked_at], minlength=codes)
+    twice = 2 * np.bincount(token[typical : typical + int(length[typical_row])], minlength=codes)
     found = []
     for row in np.flatnonzero(np.abs(length / (2 * usual) - 1) <= _TWICE).tolist():
+        begin, end = int(begins[row]), int(begins[row] + length[row])
+        if _common(token[begin:end], twice) < _TWO * 2 * usual:
+            continue  # a step and an evaluation are as long as two steps, but do not hold two
         middle = int(begins[row]) + int(length[row]) // 2
         reach = max(looked_at // 4, int(_TWICE * usual))
         # the nearest to the middle of those that are alike

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure, kernel_figures
-from stepscope.diagnosis.frameworks import in_cuda, in_jax
+from stepscope.diagnosis.cause import (
+    Case,
+    Cause,
+    Detection,
+    Further,
+    idle_figure,
+    kernel_figures,
+)
+from stepscope.diagnosis.frameworks import in_cuda, in_jax, is_jax
 from stepscope.diagnosis.profiler_overhead_figures import (
     tool_figures,
     tool_text,
     uncertain_overhead_ns,
     unclaimed_ns,
 )
-from stepscope.diagnosis.thread_states import with_thread_states
+from stepscope.diagnosis.thread_states import beside_other_threads, with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.simulation import InGraphs
+from stepscope.simulation.graphs import updates
 
 _ID = "launch_bound"
-_PREDICTED = (
-    "; the prediction is for the whole step as one CUDA graph, its range reaches to graphs of the "
-    "model alone"
+_STEP = "; the prediction is for each step as one CUDA graph"
+_WHOLE = Further(
+    InGraphs("step"),
+    "the whole step as one CUDA graph, update included",
+    "CUDA graphs of the model, with the update launched as today",
 )
 OTHER_WORK = 0.2
 """Of the time that is charged to late launches: a graph is credited with so much of other work."""
@@ -71,7 +81,10 @@ def detect(case: Case) -> Detection | None:
             "the host launches too slowly in parts of the step, so the GPU has finished before "
             f"the next launch arrives{inside}"
         )
-    return Detection(
+    # without an update the model is the whole step, and XLA compiles whatever is jitted with it
+    alone = is_jax(explanation.gpu) or explanation.workload.infers
+    alone |= not updates(explanation).any()
+    found = Detection(
         time_ns=time,
         direct_ns=time - overhead,
         overhead_ns=overhead,
@@ -79,18 +92,19 @@ def detect(case: Case) -> Detection | None:
         # free launches also hide waits of other causes, which keep their own gain; host work
         # between launches goes with them, but is not what this finding is about
         max_gain_ns=time + case.idle_ns("small_kernels") + _other_work_ns(case, time),
-        change=InGraphs("step"),
-        lesser=InGraphs("model"),
-        message=message + _PREDICTED + tool_text(case, time),
+        change=InGraphs("step" if alone else "model"),
+        further=None if alone else _WHOLE,
+        message=message + (_STEP if alone else "") + tool_text(case, time),
         texts=where.texts(),
         recommendations=[
-            "capture the whole step, update included, in a CUDA graph (torch.cuda.graph; an "
-            "optimizer with capturable=True): the prediction is for that. "
-            "torch.compile(model, mode='reduce-overhead') and torch.cuda.make_graphed_callables "
-            "leave the update, and some Python, outside of it, and gain less",
+            "launch the model as CUDA graphs: torch.compile(model, mode='reduce-overhead'), or "
+            "torch.cuda.make_graphed_callables where nothing is to be compiled; the update stays "
+            "outside",
+            "capture the whole step, update included, in one CUDA graph (torch.cuda.graph; an "
+            "optimizer with capturable=True), where shapes and control flow never change",
             "give each kernel more work: larger batches, or several steps' batches together",
-            "use fused optimizers (fused=True, or foreach=True) and torch.compile, which merges "
-            "elementwise kernels",
+            "launch fewer kernels: a fused optimizer (fused=True, or foreach=True), and fused "
+            "normalisation, rotary and activation kernels",
         ],
         figures=[
             idle_figure(_ID),
@@ -99,6 +113,7 @@ def detect(case: Case) -> Detection | None:
         ],
         where=where,
     )
+    return beside_other_threads(case, found)
 
 
 def _other_work_ns(case: Case, time_ns: float) -> float:
@@ -119,11 +134,11 @@ CAUSE = Cause(
         "small_kernels loses time on the device between kernels that were enqueued in time."
     ),
     prediction=(
-        "the step as one CUDA graph: its kernels in their order, 0.4 us between two of them, "
-        "without what the host does from one captured launch to the next; waits, input and what "
-        "lies around the launches stay. The range's upper end is that of graphs of the model "
-        "alone (torch.compile with mode='reduce-overhead'): the update and the way into the model "
-        "stay, and the host needs up to 1.7 ms per step for the graphs"
+        "forward and backward pass as CUDA graphs: their kernels in their order, 0.4 us between "
+        "two of them, without what launching them costs the host; the update, waits, input and "
+        "the way into the model stay, and the host needs 0.3 to 1.7 ms per step for the graphs. "
+        "The step as one graph, update included, is predicted beside it, and so are steps of an "
+        "inference: without what the host does from one captured launch to the next"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,

@@ -91,6 +91,7 @@ export interface Finding {
   unreliable: string;
   unaffected_step_ns: number | null;
   gaps_end_at: string | null;
+  further: FurtherRepair | null;
 }
 
 export interface Location {
@@ -117,6 +118,13 @@ export interface InsideKernel {
   limiter: string;
   message: string;
   recommendations: string[];
+}
+
+export interface FurtherRepair {
+  repair: string;
+  predicted_step_ns: number;
+  prediction_low_ns: number;
+  prediction_high_ns: number;
 }
 
 export interface Problem {
