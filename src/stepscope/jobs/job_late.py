@@ -299,11 +299,10 @@ def _late(
     own = own_time(parts, [replace(p, need_ns=0.0) for p in paces])[late.any(axis=1)]
     own = np.median(own, axis=0) * len(own) / len(late)
     imposed = float(own[who].mean() - np.median(own[~who])) if (~who).any() else 0.0
-    surplus, (mechanism, idle_cause, *more) = why_late(parts, work, paces, late, imposed)
-    part = _explained(mechanism, idle_cause, surplus)
+    surplus, why = why_late(parts, work, paces, late, imposed)
     return Late(
-        devices, place, score, limit, mechanism, idle_cause, surplus, *more,
-        steps=steps, part_ns=part,
+        devices, place, score, limit, why[0], why[1], surplus, why[2], why[3],
+        steps=steps, part_ns=_explained(why[0], why[1], surplus),
     )  # fmt: skip
 
 
