@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stepscope.jobs.recipes.recipe import Chart, Output
@@ -29,6 +31,7 @@ MOST_LINES: Final = 12
 MOST_ROWS: Final = 60
 """Rows of a heat map whose rows are names; ranks are all drawn."""
 _SHOWN: Final = 50
+_LIBRARY: Final = "package_data/plotly.min.js"
 _LABEL: Final = 48
 _TIMES: Final = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 _SIZES: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
@@ -42,14 +45,16 @@ def plotly_js() -> str:
     Raises:
         UsageError: it is not installed.
     """
-    try:
-        library = import_module("plotly.offline")
-    except ImportError as error:
+    found = find_spec("plotly")
+    if found is None or not found.origin:
         raise UsageError(
             "the page of a recipe needs Plotly, which the extra recipes installs; pip install "
             "plotly, or leave the page out with --no-page"
-        ) from error
-    text: str = library.get_plotlyjs()
+        )
+    try:  # importing the package takes longer than reading what is wanted of it
+        text = (Path(found.origin).parent / _LIBRARY).read_text(encoding="utf-8")
+    except OSError:
+        text = import_module("plotly.offline").get_plotlyjs()
     return text.replace("</script", "<\\/script")
 
 
