@@ -66,7 +66,9 @@ def costs(first: Calls, second: Calls, epochs: tuple[int | None, int | None]) ->
         middle = median_low(apart)
         slope = drift(looked, [(k, a[k + lag] - b[k]) for _, k in pairs], b)
         origin = b[looked[count // 2]]
-        left = [x - middle - slope * (b[k] - origin) for x, (_, k) in zip(apart, pairs, strict=True)]
+        left = [
+            x - middle - slope * (b[k] - origin) for x, (_, k) in zip(apart, pairs, strict=True)
+        ]
         centre = median_low(left)
         cost = sum(abs(x - centre) for x in left) / len(pairs)
         if None not in epochs:

@@ -139,11 +139,12 @@ def deviates(values: AnyArray, role: IntArray, least: float) -> Scores:
         for place in reversed(range(len(tried))):
             rest = middle[order[place + 1 :]]
             between = max(float(rest.std(ddof=1)), float(np.median(errors)))
-            variance = between**2 * (1 + 1 / len(rest)) + errors[tried[place]] ** 2
+            of_rest = between**2 * (1 + 1 / len(rest))
+            variance = of_rest + errors[tried[place]] ** 2
             if not variance:
                 continue
             one = float((middle[tried[place]] - rest.mean()) / np.sqrt(variance))
-            parts = between**4 / (len(rest) - 1) + errors[tried[place]] ** 4 / few
+            parts = of_rest**2 / (len(rest) - 1) + errors[tried[place]] ** 4 / few
             known = max(round(variance**2 / max(parts, 1e-9)), 1)
             if (clear := one / bound(known, len(own))) < clearest:
                 # those beyond one that stands out stand out as well
