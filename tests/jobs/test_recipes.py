@@ -16,7 +16,8 @@ from tests.jobs.recipe_cases import Case, captures_of
 from tests.support.captures import DATA, unpack
 
 from stepscope.api.recipes import Engine, run_recipe
-from stepscope.jobs.recipes.recipe import Recipe, recipes
+from stepscope.jobs.recipes.recipe import Recipe, find, recipes
+from stepscope.render.recipe_page import column_title
 
 PAIR = Case("cuda_gpu_kern_sum")
 NSYS = {
@@ -190,6 +191,48 @@ def test_a_recipe_of_the_user_is_one_file(reader: Stepscope, tmp_path: Path) -> 
     ):  # fmt: skip
         file.write_text(text)
         assert told in refused(reader, *command, tmp_path / "no")
+
+
+def test_a_page_reads_well_and_is_drawn(reader: Stepscope, tmp_path: Path) -> None:
+    """In a browser, where there is one: titles, a chart of each that is declared, no complaint."""
+    from tests.server.browser import browsing, launched
+
+    folder = tmp_path / "out"
+    reader("recipe", "cuda_gpu_kern_sum", *captures_of(PAIR), "-o", folder, "-j", "1")
+    with launched() as browser, browsing(browser) as page:
+        page.goto((folder / "index.html").as_uri())
+        page.wait_for_selector(".js-plotly-plot")
+        assert page.title() == page.inner_text("h1") == find("cuda_gpu_kern_sum").title
+        heads = page.locator("th")
+        assert heads.all_inner_texts()[:4] == ["Name", "Time (%)", "Total", "Instances"]
+        assert heads.nth(2).get_attribute("title") == "sum, ns"
+        charts = page.locator(".js-plotly-plot")
+        assert charts.count() == len(find("cuda_gpu_kern_sum").charts)
+        assert all(charts.nth(k).locator(".main-svg").count() for k in range(charts.count()))
+        assert page.errors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("total_ns", "Total"),
+        ("time_percent", "Time (%)"),
+        ("late_share", "Late (%)"),
+        ("q1_bytes", "1st quartile"),
+        ("process_id", "Process ID"),
+        ("num_gpuops", "Number of GPU operations"),
+        ("exposed_communication_ns", "Exposed communication"),
+    ],
+)
+def test_columns_have_titles_that_a_person_reads(name: str, title: str) -> None:
+    assert column_title(name) == title
+
+
+def test_no_two_columns_of_a_table_have_one_title() -> None:
+    for recipe in recipes().values():
+        for output in recipe.tables:
+            titles = [column_title(name) for name in output.columns]
+            assert len(set(titles)) == len(titles), (recipe.name, output.name)
 
 
 def test_texts_of_traces_stay_texts_on_the_page(tmp_path: Path) -> None:

@@ -35,6 +35,13 @@ _LIBRARY: Final = "package_data/plotly.min.js"
 _LABEL: Final = 48
 _TIMES: Final = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 _SIZES: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_WORDS: Final = {
+    "accum": "so far", "child": "children", "dst": "destination", "gpu": "GPU", "gpuops": "GPU operations", "id": "ID",
+    "lvl": "level", "mpi": "MPI", "nccl": "NCCL", "num": "number of", "orig": "original",
+    "pid": "process", "q1": "1st quartile", "q3": "3rd quartile", "sm": "SM", "src": "source",
+    "std": "standard deviation", "tid": "thread", "ucx": "UCX",
+}  # fmt: skip
+"""Parts of the names of columns that are no words, or are written in capitals."""
 _BANDS: Final = ((0.0, "least"), (0.1, "10 %"), (0.5, "median"), (0.9, "90 %"), (1.0, "most"))
 
 
@@ -79,15 +86,16 @@ def recipe_page(
     rows = rows_of(table.slice(0, _SHOWN))
     return page(
         "recipe.html",
-        title=f"{result.recipe}: {result.title}",
+        title=result.title,
         doc=result.doc,
-        facts=about(result),
+        facts=[f"recipe {result.recipe}", *about(result)],
         figures=[(f.doc, shown_figure(f)) for f in result.figures],
         charts=[(chart.title, note) for chart, note, _ in drawn],
         data=Markup(data),
         plotly=Markup(plotly_js()),
         table_doc=first.doc,
-        head=table.column_names,
+        head=[column_title(name) for name in table.column_names],
+        hints=[first.columns.get(name, name) for name in table.column_names],
         rows=[
             [_cell(name, value) for name, value in zip(table.column_names, row, strict=True)]
             for row in rows
@@ -101,6 +109,20 @@ def recipe_page(
         notes=result.notes[:100],
         files=[file for t in result.tables for file in t.files],
     )
+
+
+def column_title(name: str) -> str:
+    """The title of a column as a person reads it, from its name.
+
+    Cells carry the unit that fits them, so that a title tells it only where two columns could be
+    meant: shares and percentages.
+    """
+    plain, unit = name, ""
+    for ending, shown in (("_ns", ""), ("_bytes", ""), ("_share", " (%)"), ("_percent", " (%)")):
+        if name.endswith(ending):
+            plain, unit = name.removesuffix(ending), shown
+    words = " ".join(_WORDS.get(word, word) for word in plain.split("_"))
+    return words[:1].upper() + words[1:] + unit
 
 
 def about(result: RecipeResult) -> list[str]:
