@@ -164,6 +164,8 @@ def _cell(name: str, value: Any) -> str:
             return figure(value, unit)
     if name.endswith("_percent"):
         return f"{value:z.1f} %"
+    if isinstance(value, int) and name.rpartition("_")[2] in {"id", "pid", "tid"}:
+        return str(value)  # a name that looks like a number
     return f"{value:,}" if isinstance(value, int) else f"{value:z,.4g}"
 
 
