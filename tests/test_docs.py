@@ -16,6 +16,7 @@ from typing import Any
 import click
 import msgspec
 import pytest
+from tests.support.captures import DATA, unpack
 
 from stepscope.api import Job
 from stepscope.cli.main import cli
@@ -39,6 +40,7 @@ ROOT = Path(__file__).parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 PAGES_BY_HAND = pages_by_hand(ROOT)
 EVERY_PAGE = [*PAGES_BY_HAND, *sorted(REFERENCE.glob("*.md"))]
+CAPTURES = DATA / "nsys"
 KINETO = Path(__file__).parent / "importers" / "kineto_data" / "with_stack.json.zst"
 
 
@@ -421,9 +423,10 @@ def test_the_accounting_recipe_shows_the_identity(demo: Job) -> None:
 # --- claims --------------------------------------------------------------------------------------
 
 
-def predictions() -> list[list[str]]:
+def predictions(header: str) -> list[list[str]]:
+    """The rows of the table that begins with a header, a text a cell, without code marks."""
     text = (ROOT / "docs/how-it-works.md").read_text(encoding="utf-8")
-    rows = text.split("| capture | planted |")[1].split("\n\n")[0].splitlines()[2:]
+    rows = text.split(header)[1].split("\n\n")[0].splitlines()[2:]
     return [[cell.strip().strip("`") for cell in row.strip("|").split("|")] for row in rows]
 
 
@@ -431,7 +434,7 @@ def milliseconds(text: str) -> list[float]:
     return [float(number) for number in re.findall(r"\d+\.\d+", text)]
 
 
-@pytest.mark.parametrize("row", predictions(), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", predictions("| capture | planted |"), ids=lambda row: row[0])
 def test_the_table_of_predictions_is_true(row: list[str], unpacked: Callable[[str], Path]) -> None:
     capture, _, step, verdict, predicted, bounds = row
     diagnosis = Job([unpacked(capture)]).diagnose()
@@ -450,3 +453,25 @@ def test_the_table_of_predictions_is_true(row: list[str], unpacked: Callable[[st
         pytest.approx(finding.prediction_low_ns / 1e6, abs=0.06),
         pytest.approx(finding.prediction_high_ns / 1e6, abs=0.06),
     ]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        row
+        for row in predictions("| capture | change |")
+        if (CAPTURES / f"{row[0]}.sqlite.xz").exists()
+    ],
+    ids=lambda row: row[0],
+)
+def test_the_table_of_changes_is_true(row: list[str]) -> None:
+    capture, change, step, predicted, bounds, ratio, _ = row
+    diagnosis = Job([unpack(CAPTURES / f"{capture}.sqlite.xz")]).diagnose()
+    first, last = diagnosis.trace.steady_steps
+    mean = diagnosis.accounting[0].wall_ns / (last - first + 1)
+    (finding,) = (finding for finding in diagnosis.findings if finding.cause == change)
+    shown = [mean, finding.predicted_step_ns, finding.prediction_low_ns, finding.prediction_high_ns]
+    assert [*milliseconds(step), *milliseconds(predicted), *milliseconds(bounds)] == [
+        pytest.approx(value / 1e6, abs=0.06) for value in shown
+    ]
+    assert float(ratio) == pytest.approx(finding.predicted_step_ns / mean, abs=0.006)

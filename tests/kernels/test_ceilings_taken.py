@@ -63,8 +63,8 @@ def test_beside_the_data_sheet(tmp_path: Path) -> None:
     rows = ceilings_beside_data_sheet(written(tmp_path).read_bytes()).to_pylist()
     by_name = {row["ceiling"]: row for row in rows}
     assert by_name["DRAM"]["share"] == pytest.approx(4.4 / 4.8)
-    assert by_name["BF16 products"]["data_sheet"] == 989.5e12
-    assert "TF32 products" not in by_name
+    assert by_name["BF16 GEMMs"]["data_sheet"] == 989.5e12
+    assert "TF32 GEMMs" not in by_name
 
 
 def test_rooflines_take_them(stepscope: Stepscope, attention: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stepscope.kernels.categories import CATEGORIES, MATHS, classify
-from stepscope.kernels.ceilings import GEMMS, Peaks, peaks_of
+from stepscope.kernels.ceilings import PRODUCTS, Peaks, peaks_of
 
 TABLE = Path(__file__).parents[1] / "data" / "kernel_names.tsv"
 NAMES = [line.split("\t") for line in TABLE.read_text().splitlines()[1:]]
@@ -54,7 +54,7 @@ def test_any_text_has_a_family(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gemm", "name"),
+    ("product", "name"),
     [
         ("NVIDIA H200", "H200"),
         ("NVIDIA GH200 480GB", "GH200"),
@@ -70,11 +70,17 @@ def test_any_text_has_a_family(text: str) -> None:
         ("Tesla V100S-PCIE-32GB", "V100S PCIe"),
         ("NVIDIA L4", "L4"),
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 4080", "RTX 4080"),
+        ("NVIDIA GeForce RTX 3070", "RTX 3070"),
+        ("NVIDIA RTX A5000", "RTX A5000"),
+        ("NVIDIA RTX 5000 Ada Generation", "RTX 5000 Ada"),
+        ("Quadro RTX 8000", "Quadro RTX 6000 and 8000"),
+        ("NVIDIA GeForce RTX 2080 Ti", "RTX 2080 Ti"),
         ("Tesla T4", "T4"),
     ],
 )
-def test_gemms(gemm: str, name: str) -> None:
-    found = peaks_of(gemm)
+def test_products(product: str, name: str) -> None:
+    found = peaks_of(product)
     assert found is not None
     assert found.name == name
 
@@ -85,9 +91,12 @@ def test_unknown_products_have_no_peaks() -> None:
     assert peaks_of("NVIDIA A10G") is None  # no public sheet was found
     assert peaks_of("NVIDIA H800") is None  # its datasheet is not public
     assert peaks_of("NVIDIA GeForce RTX 4090 Laptop GPU") is None
+    assert peaks_of("NVIDIA GeForce RTX 4080 SUPER") is None
+    # one name, two memories: 760 GB/s with 10 GB, 912 with 12
+    assert peaks_of("NVIDIA GeForce RTX 3080") is None
 
 
-@pytest.mark.parametrize("peaks", GEMMS, ids=lambda p: p.name)
+@pytest.mark.parametrize("peaks", PRODUCTS, ids=lambda p: p.name)
 def test_peaks_are_plausible(peaks: Peaks) -> None:
     assert peaks.fp64 <= peaks.fp32 <= peaks.half
     assert peaks.of("fp64") >= peaks.fp64

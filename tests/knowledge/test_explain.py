@@ -14,7 +14,7 @@ from tests.cli.command import Stepscope
 from stepscope.api.terms import explain_term, terms
 from stepscope.cli.main import cli
 from stepscope.diagnosis.cause import causes
-from stepscope.knowledge.entry import KINDS, Entry, entries
+from stepscope.knowledge.entry import KINDS, Entry, entries, synonyms
 from stepscope.knowledge.remedies import remedies
 from stepscope.trace.errors import UsageError
 
@@ -40,7 +40,8 @@ SEEN = {
     "ncclGroupEnd": "ncclGroupEnd",
     "CUPTI_ERROR_MULTIPLE_SUBSCRIBERS_NOT_SUPPORTED": "cupti_multiple_subscribers",
     "ERR_NVGPUCTRPERM": "err_nvgpuctrperm",
-    "WARNING: profiler clears events at the end of each cycle": None,
+    "WARNING: profiler clears events at the end of each cycle": "profiler_clears_events",
+    "profiler clears nothing": None,
     "torch.OutOfMemoryError": "out_of_memory",
     "No kernels were profiled": "no_gpu_records",
     "GPU 3: CUDA out of memory. Tried to allocate 20.00 MiB": "out_of_memory",
@@ -106,6 +107,56 @@ def test_a_term_is_found_in_every_registry(term: str, kind: str, id_: str) -> No
     found = explain_term(term).found
     assert (kind, id_) in [(m.kind, m.id) for m in found]
     assert all(m.meaning for m in found)
+
+
+ASKED = {
+    "fusion_opportunity": ["kernel fusion", "unfused"],
+    "unfused_attention": ["flash attention", "SDPA"],
+    "blocking_copy": ["pageable", ".cuda()", ".to(device)"],
+    "input_starvation": ["dataloader worker", "tokenizer", "DALI", "collate_fn"],
+    "compilation_or_warmup": ["warmup", "first step"],
+    "step_jitter": ["jitter", "outlier step"],
+    "checkpoint_stall": ["torch.save", "checkpoints"],
+    "host_bound": ["CPU bound", "host-bound"],
+    "dispatch": ["eager mode", "dispatcher"],
+    "garbage_collection": ["GC", "gc.collect"],
+    "caching_allocator": ["memory fragmentation", "expandable_segments"],
+    "graph_break": ["graph breaks", "recompiles", "dynamic shapes"],
+    "link": ["NVLink", "PCIe", "InfiniBand", "GPUDirect RDMA"],
+    "parallelism": ["MoE", "tensor parallelism", "pipeline parallel"],
+    "pipeline_bubble": ["1F1B", "bubble"],
+    "nccl": ["NCCL", "RCCL", "ring"],
+    "hang": ["deadlock", "flight recorder"],
+    "xid": ["Xid 79", "ECC errors"],
+    "memcpy": ["H2D", "DtoH", "host to device"],
+    "step": ["ProfilerStep#3", "iteration"],
+    "idle_gap": ["idle", "idle time"],
+    "noise": ["p-value", "confidence interval"],
+    "numa": ["CPU affinity"],
+    "shared_gpu": ["MIG", "time slicing"],
+    "flop": ["TFLOPS", "FLOPs"],
+    "thread_block": ["grid", "CTA"],
+    "tile": ["split-k", "wgmma"],
+    "divergence": ["warp divergence"],
+    "uncoalesced": ["coalescing"],
+    "lower_precision": ["quantization", "INT8"],
+    "communicator": ["process group"],
+}
+"""What people ask for -> the id of what is meant."""
+
+
+@pytest.mark.parametrize(
+    ("term", "wanted"), [(term, id_) for id_, terms_ in ASKED.items() for term in terms_]
+)
+def test_what_people_call_it_is_found(term: str, wanted: str) -> None:
+    assert wanted in [m.id for m in explain_term(term).found]
+
+
+def test_other_names_are_of_things_that_are_known() -> None:
+    assert not synonyms().keys() - {m.id for m in terms()}
+    assert not synonyms().keys() & entries().keys(), "these stand in the entry"
+    for pattern in (pattern for patterns in synonyms().values() for pattern in patterns):
+        assert not re.fullmatch(pattern, "")
 
 
 def test_a_column_of_many_tables_is_found_in_each() -> None:

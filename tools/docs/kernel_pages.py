@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stepscope.kernels import attention, efficiency, fusion, kernels, merging, precision
 from stepscope.kernels.categories import CATEGORIES, MATHS
-from stepscope.kernels.ceilings import GEMMS
+from stepscope.kernels.ceilings import PRODUCTS
 from tools.docs.markdown import code, constants, prose, table
 
 
@@ -35,7 +35,7 @@ def kernels_page() -> list[str]:
         "datasheet is public, and no gain from tensor cores is estimated for them. "
         "`stepscope ceilings` measures any device.",
         table(
-            ("product", "FP64", "FP64 products", "FP32", "TF32", "BF16", "FP8", "memory", "source"),
+            ("product", "FP64", "FP64 GEMMs", "FP32", "TF32", "BF16", "FP8", "memory", "source"),
             [
                 (
                     p.name,
@@ -44,7 +44,7 @@ def kernels_page() -> list[str]:
                     f"{p.bandwidth / 1e9:g}",
                     p.source,
                 )
-                for p in GEMMS
+                for p in PRODUCTS
             ],
         ),
     ]  # fmt: skip

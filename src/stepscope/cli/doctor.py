@@ -40,11 +40,15 @@ def command(format_: str, program: tuple[str, ...]) -> None:
         document = {"schema": "stepscope.doctor/2", "checks": checks}
         options.write(options.as_json(document))
         return
+    from stepscope.render.fitted import terminal_width, wrapped
     from stepscope.render.text import clean
 
+    columns = terminal_width()
     width = max(len(check["name"]) for check in checks)
     for check in checks:
         line = f"{_MARKS[check['status']]:2} {check['name']:{width}}  {check['message']}"
-        options.write(clean(line, 1000) + "\n")
+        hang = width + 5
+        lines = wrapped(clean(line, 1000), columns, hang=hang)
         if check["remedy"]:
-            options.write(clean(f"{'':{width + 5}}{check['remedy']}", 1000) + "\n")
+            lines += wrapped(clean(check["remedy"], 1000), columns, indent=hang, hang=hang)
+        options.write("\n".join(lines) + "\n")

@@ -38,9 +38,10 @@ def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
         document = {"schema": "stepscope.info/2", "traces": rank_traces, "warnings": job.warnings}
         options.write(options.as_json(document))
         return
+    from stepscope.render.fitted import terminal_width
     from stepscope.render.info import info_text
     from stepscope.render.text import clean
 
-    options.write("\n".join(info_text(rank_trace) for rank_trace in job.ranks))
+    options.write("\n".join(info_text(rank_trace, terminal_width()) for rank_trace in job.ranks))
     for warning in job.warnings:
         options.write(f"{clean(warning, 400)}\n")

@@ -65,6 +65,7 @@ _A100 = "NVIDIA A100 Tensor Core GPU datasheet"
 _GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper V2"
 _AD102 = "NVIDIA Ada GPU architecture whitepaper V2"
 _GB202 = "NVIDIA RTX Blackwell GPU architecture whitepaper"
+_TURING = "NVIDIA Turing GPU architecture whitepaper"
 _64TH = "; FP64 is 1/64 of FP32 by architecture"
 _32ND = "; FP64 is 1/32 of FP32 by architecture"
 
@@ -96,7 +97,7 @@ def _p(
     )
 
 
-_GEMMS: Final = (
+_PRODUCTS: Final = (
     # the first pattern that is found in the product name counts
     _p(r"GB200", "GB200", 40, 40, 80, 1250, 2500, 5000, 8000, _BLACKWELL),
     _p(r"B200", "B200", 37, 37, 75, 1100, 2250, 4500, 7700, _BLACKWELL),
@@ -121,12 +122,29 @@ _GEMMS: Final = (
     _p(r"RTX 6000 Ada", "RTX 6000 Ada", 1.42, 0, 91.1, 182.1, 364.2, 728.5, 960,
        f"NVIDIA RTX 6000 Ada datasheet; its FP8 peak halved for density, and again for TF32 and "
        f"16 bit, as in the {_AD102}" + _64TH),
+    _p(r"RTX 5000 Ada", "RTX 5000 Ada", 1.02, 0, 65.3, 130.6, 261.1, 522.2, 576,
+       f"NVIDIA RTX 5000 Ada datasheet; its FP8 peak halved for density, and again for TF32 and "
+       f"16 bit, as in the {_AD102}" + _64TH),
+    _p(r"RTX A5000(?! Laptop)", "RTX A5000", 0.43, 0, 27.8, 55.6, 111.1, 0, 768,
+       f"NVIDIA RTX A5000 datasheet, {_HALVED}" + _64TH),
+    _p(r"RTX A4000(?! Laptop)", "RTX A4000", 0.3, 0, 19.2, 38.35, 76.7, 0, 448,
+       f"NVIDIA RTX A4000 datasheet, {_HALVED}" + _64TH),
     _p(r"RTX A6000", "RTX A6000", 0.6, 0, 38.7, 77.4, 154.8, 0, 768, _GA102 + _64TH),
     _p(r"RTX 5090(?! D| Laptop)", "RTX 5090", 1.64, 0, 104.8, 104.8, 209.5, 419, 1792,
        _GB202 + _64TH),
+    _p(r"RTX 5080(?! Laptop)", "RTX 5080", 0.88, 0, 56.3, 56.3, 112.6, 225.1, 960,
+       _GB202 + _64TH),
+    _p(r"RTX 4080(?! SUPER| Laptop)", "RTX 4080", 0.76, 0, 48.7, 48.7, 97.5, 194.9, 716.8,
+       _AD102 + _64TH),
     _p(r"RTX 4090(?! D| Laptop)", "RTX 4090", 1.29, 0, 82.6, 82.6, 165.2, 330.3, 1008,
        _AD102 + _64TH),
     _p(r"RTX 3090(?! Ti)", "RTX 3090", 0.56, 0, 35.6, 35.6, 71, 0, 936, _GA102 + _64TH),
+    _p(r"RTX 3070(?! Ti| Laptop)", "RTX 3070", 0.32, 0, 20.3, 20.3, 40.6, 0, 448, _GA102 + _64TH),
+    _p(r"TITAN RTX", "TITAN RTX", 0.51, 0, 16.3, 0, 130.5, 0, 672, _TURING + _32ND),
+    _p(r"Quadro RTX [68]000", "Quadro RTX 6000 and 8000", 0.51, 0, 16.3, 0, 130.5, 0, 672,
+       _TURING + _32ND),
+    _p(r"RTX 2080 Ti", "RTX 2080 Ti", 0.42, 0, 13.4, 0, 53.8, 0, 616,
+       _TURING + ", reference clocks" + _32ND),
     _p(r"V100S", "V100S PCIe", 8.2, 0, 16.4, 0, 130, 0, 1134, _V100),
     _p(r"V100.*PCIE", "V100 PCIe", 7, 0, 14, 0, 112, 0, 900, _V100),
     _p(r"V100", "V100 SXM2", 7.8, 0, 15.7, 0, 125, 0, 900, _V100),
@@ -134,12 +152,12 @@ _GEMMS: Final = (
 )  # fmt: skip
 
 
-def peaks_of(gemm: str) -> Peaks | None:
+def peaks_of(product: str) -> Peaks | None:
     """Data-sheet peaks of a product by its name; None for one that is not in the table."""
-    return next((p for pattern, p in _GEMMS if re.search(pattern, gemm)), None)
+    return next((p for pattern, p in _PRODUCTS if re.search(pattern, product)), None)
 
 
-GEMMS: Final = tuple(peaks for _, peaks in _GEMMS)
+PRODUCTS: Final = tuple(peaks for _, peaks in _PRODUCTS)
 """Every product of the table."""
 
 
@@ -200,12 +218,12 @@ CEILINGS: Final = {
     "dram_copy_bytes_per_s": ("DRAM, copying", ""),
     "l2_bytes_per_s": ("L2, reading", ""),
     "fp64_flop_per_s": ("FP64", "fp64"),
-    "fp64_gemm_flop_per_s": ("FP64 products", "fp64_gemm"),
+    "fp64_gemm_flop_per_s": ("FP64 GEMMs", "fp64_gemm"),
     "fp32_flop_per_s": ("FP32", "fp32"),
-    "tf32_flop_per_s": ("TF32 products", "tf32"),
-    "fp16_flop_per_s": ("FP16 products", "half"),
-    "bf16_flop_per_s": ("BF16 products", "half"),
-    "fp8_flop_per_s": ("FP8 products", "eight"),
+    "tf32_flop_per_s": ("TF32 GEMMs", "tf32"),
+    "fp16_flop_per_s": ("FP16 GEMMs", "half"),
+    "bf16_flop_per_s": ("BF16 GEMMs", "half"),
+    "fp8_flop_per_s": ("FP8 GEMMs", "eight"),
 }
 """Measured figure -> (title, attribute of :class:`Peaks` that the datasheet has for it)."""
 
@@ -223,7 +241,7 @@ def peaks_from(ceilings: Ceilings) -> Peaks:
 
     half = ceilings.bf16_flop_per_s or ceilings.fp16_flop_per_s
     found = {
-        "fp64_gemm": value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 products"),
+        "fp64_gemm": value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 GEMMs"),
         "tf32": value(ceilings.tf32_flop_per_s, "tf32", "TF32"),
         "half": value(half, "half", "16 bit"),
         "eight": value(ceilings.fp8_flop_per_s, "eight", "FP8"),

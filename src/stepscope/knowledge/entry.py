@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ KINDS: Final = {
 """Every kind of entry, which is also the name of its folder."""
 
 _FOLDER: Final = Path(__file__).with_name("entries")
+_SYNONYMS: Final = Path(__file__).with_name("synonyms.toml")
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,8 @@ class Entry:
         reading: what it says where it is seen; empty where nothing is to be added.
         remedies: what to do, the most effective first; commands begin with the program.
         see: ids of other entries, causes, reports or limiters.
-        names: regular expressions for the whole of a name or message that a user may see.
+        names: regular expressions, in any case, for the whole of a name or message that a user may
+            see.
         reference: where the facts come from; empty for terms.
         overhead: of a tool: what it costs the program, measured where a figure stands.
         programs: of a foreign tool: the programs that commands may name.
@@ -58,7 +61,7 @@ class Entry:
 
     def is_named(self, name: str) -> bool:
         """Whether a name as a capture or a terminal shows it means this entry."""
-        return any(re.fullmatch(pattern, name) for pattern in self.names)
+        return _fits(self.names, name)
 
 
 @cache
@@ -81,6 +84,22 @@ def entries() -> dict[str, Entry]:
             found[path.stem] = entry
     order = list(KINDS)
     return dict(sorted(found.items(), key=lambda i: (order.index(i[1].kind), _letters(i[1].title))))
+
+
+@cache
+def synonyms() -> dict[str, list[str]]:
+    """What people call causes, levers, limiters and tables, by the id of these: expressions."""
+    found: dict[str, list[str]] = tomllib.loads(_SYNONYMS.read_text(encoding="utf-8"))
+    return found
+
+
+def also_called(name: str) -> list[str]:
+    """Ids of what people call so although it has another name here."""
+    return [id_ for id_, patterns in synonyms().items() if _fits(patterns, name)]
+
+
+def _fits(patterns: Iterable[str], name: str) -> bool:
+    return any(re.fullmatch(pattern, name, re.IGNORECASE) for pattern in patterns)
 
 
 def _letters(title: str) -> str:

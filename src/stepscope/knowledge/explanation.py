@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from stepscope.knowledge.entry import Entry
+from stepscope.knowledge.entry import Entry, also_called
 from stepscope.knowledge.goal import Goal
 from stepscope.trace.errors import UsageError
 
@@ -119,7 +119,8 @@ def find(
     found = [m for m in known if asked in (_plain(m.id), _plain(m.title))]
     found += [m for m in known if m not in found and loose in (_loose(m.id), _loose(m.title))]
     if not found:
-        named = {entry.id for entry in entries if entry.is_named(term.strip())}
+        name = " ".join(term.split())
+        named = {entry.id for entry in entries if entry.is_named(name)} | {*also_called(name)}
         found = [m for m in known if m.id in named]
     if not found:
         held = list(columns)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from stepscope.render.fitted import wrapped
 from stepscope.render.text import clean, milliseconds
 from stepscope.trace.trace import RankTrace
 
 _LONGEST_LINE = 1000
 
 
-def info_text(rank_trace: RankTrace) -> str:
-    """One trace: origin, environment, tables, what is missing, problems."""
+def info_text(rank_trace: RankTrace, width: int | None = None) -> str:
+    """One trace: origin, environment, tables, what is missing, problems.
+
+    Args:
+        rank_trace: it.
+        width: characters to which sentences are broken; None for one line each.
+    """
     trace, meta = rank_trace.trace, rank_trace.trace.meta
     window = milliseconds(meta.window_end_ns - meta.window_start_ns)
     version = f" {clean(meta.source_version)}" if meta.source_version else ""
@@ -27,11 +33,12 @@ def info_text(rank_trace: RankTrace) -> str:
     lines += [f"    {table:16} {rows:>12,}" for table, rows in sorted(meta.rows.items())]
     if meta.missing:
         lines.append("  missing")
-        lines += [f"    {a.table:16} {a.reason}; get it with {a.flag}" for a in meta.missing]
+        for a in meta.missing:
+            lines += wrapped(f"    {a.table:16} {a.reason}; get it with {a.flag}", width, hang=21)
     if meta.problems:
         lines.append("  problems")
         for problem in meta.problems:
             detail = f" [{clean(problem.detail)}]" if problem.detail else ""
             message = f"{problem.count:,} x {problem.message}; {problem.remedy}{detail}"
-            lines.append(f"    {problem.severity:10} {message}")
+            lines += wrapped(f"    {problem.severity:10} {message}", width, hang=15)
     return "\n".join(clean(line, _LONGEST_LINE) for line in lines) + "\n"

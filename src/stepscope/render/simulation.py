@@ -9,10 +9,11 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from stepscope.render.text import clean, milliseconds
+from stepscope.simulation.result import PathPlace
 from stepscope.simulation.setting import VALIDITIES
 
 if TYPE_CHECKING:
-    from stepscope.simulation.result import CriticalPath, MemoryNeed, PathPlace, WhatIf
+    from stepscope.simulation.result import CriticalPath, MemoryNeed, WhatIf
     from stepscope.simulation.settings.base import Setting
 
 _NAME = 90
@@ -134,7 +135,7 @@ def critical_path_text(result: CriticalPath) -> str:
         lines += ["", "By rank"]
         whole = max(result.total_ns, 1)
         lines += [_line(f"rank {r.rank}", r.ns / steps, r.ns / whole) for r in result.ranks]
-    lines += _places("Kernels on it", result.kernels, steps)
+    lines += _places("Kernels on it", _by_label(result.kernels), steps)
     lines += _places("Ranges that enqueued it", result.ranges, steps)
     lines += _places("Operators that enqueued it", result.operators, steps)
     lines += ["", *(f"· {clean(warning, 400)}" for warning in result.warnings)]
@@ -149,6 +150,16 @@ def critical_path_csv(result: CriticalPath) -> str:
     for step in result.steps:
         writer.writerows([step.step, p.kind, p.cause or "", p.ns] for p in step.parts)
     return out.getvalue()
+
+
+def _by_label(kernels: Sequence[PathPlace]) -> list[PathPlace]:
+    """Kernels under the short names that ``stepscope kernels`` shows, longest first."""
+    sums = dict[str, PathPlace]()
+    for kernel in kernels:
+        label = kernel.label or kernel.name
+        known = sums.get(label, PathPlace(name=label, ns=0, share=0.0))
+        sums[label] = PathPlace(label, known.ns + kernel.ns, known.share + kernel.share)
+    return sorted(sums.values(), key=lambda place: -place.ns)
 
 
 def _places(title: str, places: Sequence[PathPlace], steps: int) -> list[str]:

@@ -163,11 +163,13 @@ class PathPlace(msgspec.Struct, frozen=True):
         name: a kernel, annotation or operator.
         ns: time on the path that belongs to it.
         share: part of the steps.
+        label: short name of a kernel, as ``stepscope kernels`` shows it; empty for the others.
     """
 
     name: str
     ns: int
     share: float
+    label: str = ""
 
 
 class PathStep(msgspec.Struct, frozen=True):

@@ -8,6 +8,7 @@ from math import prod
 from typing import Final
 
 import numpy as np
+from msgspec.structs import replace
 
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.names import marking_steps
@@ -15,6 +16,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import stab_innermost, union
 from stepscope.intervals.algebra import Intervals, clip, total
+from stepscope.kernels.categories import classify
 from stepscope.simulation.changes import (
     CallCompiled,
     Change,
@@ -317,7 +319,7 @@ class _Places:
             names = subject.gpu.ops
             code = names["name"][subject.program.op[rows]]
             _add_named(sums, names.texts["name"], code, ns[rows])
-        return _top(sums, whole)
+        return [replace(p, label=classify(p.name).label) for p in _top(sums, whole)]
 
     def ranges(self, whole: int) -> list[PathPlace]:
         """Innermost annotations, those that mark steps left out."""
