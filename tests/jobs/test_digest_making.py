@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 from tests.cli.command import Stepscope, is_one_line
 from tests.jobs.test_engine_faults import local_cluster
 from tests.support.captures import unpack
+from tests.support.s3 import s3_server
 
 from stepscope.api import digest_making
 from stepscope.api.digest_files import SUFFIX, read_digests
@@ -186,22 +187,11 @@ def test_captures_behind_addresses_give_the_digests_of_files(
 def test_digests_of_captures_on_an_s3_server(
     inputs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = pytest.importorskip("moto.server")
-    s3fs = pytest.importorskip("s3fs")
-    made = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    made.start()
-    try:
-        host, port = made.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-        fs = s3fs.S3FileSystem(skip_instance_cache=True, endpoint_url=f"http://{host}:{port}")
+    with s3_server(monkeypatch) as fs:
         fs.mkdir("digested")
         for path in inputs:
             fs.put(str(path), f"digested/run/{path.name}")
         done = digested("s3://digested/run/*.sqlite", "-o", tmp_path / "made")
-    finally:
-        made.stop()
     assert (done.exit_code, names(tmp_path / "made")) == (1, of(0, 1)), done.output
     assert told(tmp_path / "made") == ("load_imbalance", [1])
     (first,) = read_digests(tmp_path / "made" / of(0)[0])

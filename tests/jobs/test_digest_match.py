@@ -126,8 +126,8 @@ def test_what_is_looked_at_covers_all_and_has_no_period(count: int) -> None:
     gaps = np.diff([-1, *looked, count])
     assert gaps.max() <= 2 * max(count / LOOKED_AT, 1) + 1
     for period in range(2, min(count // 2, 500)):
-        # no phase of a period holds most of them
-        assert np.bincount([row % period for row in looked]).max() <= max(0.75 * len(looked), 2)
+        # no phase of a period holds nearly all of them, as it would of rows equally far apart
+        assert np.bincount([row % period for row in looked]).max() <= max(0.9 * len(looked), 2)
 
 
 @settings(max_examples=60, deadline=None)

@@ -27,6 +27,11 @@ from stepscope.jobs.topology import Place
 DATA = Path(__file__).parents[1] / "data"
 STEP, STEPS = 20_000_000, 6
 INTS = np.empty(0, np.int64)
+FOUND: dict[str, Any] = {
+    "cause": ["launch_bound"], "time_ns": np.array([5e6]), "predicted_ns": np.array([15e6]),
+    "sure_gain_ns": np.array([5e6]), "of_program": np.array([True]), "range": [""],
+    "operator": [""], "place": [""], "message": ["late launches"], "advice": ["use graphs"],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -262,3 +267,14 @@ def test_a_reason_that_explains_little_of_what_a_rank_loses_is_no_finding() -> N
     late = Late([1], None, 9.0, 7.0, "rate", None, {}, 1.0, 1.0, 0.005 * STEP, 0.02 * STEP)
     assert many_ranks([replace(late, part_ns=0.02 * STEP)], times({}), None)
     assert many_ranks([replace(late, part_ns=0.005 * STEP)], times({}), None) == []
+
+
+def test_a_rank_of_several_devices_is_named_once(family: list[Digest]) -> None:
+    """One process that drives all GPUs of its machine."""
+    digests = made(family, Shape(8, "ddp"), 3, None)
+    for digest in digests:
+        digest.facts["rank"], digest.facts["world_size"] = 0, 1
+        digest.lists["findings"] = FOUND
+    found = diagnose_job(digests).findings
+    assert [f.ranks for f in found if f.cause == "launch_bound"] == [[0]]
+    assert "on rank 0" in next(f.message for f in found if f.cause == "launch_bound")

@@ -14,6 +14,7 @@ import pytest
 from tests.cli.command import Stepscope, is_one_line
 from tests.jobs.recipe_cases import Case, captures_of
 from tests.support.captures import DATA, unpack
+from tests.support.s3 import s3_server
 
 from stepscope.api.recipes import Engine, run_recipe
 from stepscope.jobs.recipes.recipe import Recipe, find, recipes
@@ -285,16 +286,7 @@ def test_a_thousand_ranks_are_drawn_in_little_room(tmp_path: Path) -> None:
 
 
 def test_captures_come_from_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = pytest.importorskip("moto.server")
-    s3fs = pytest.importorskip("s3fs")
-    made = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    made.start()
-    try:
-        host, port = made.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-        fs = s3fs.S3FileSystem()
+    with s3_server(monkeypatch) as fs:
         fs.mkdir("traces")
         for path in captures_of(PAIR):
             fs.put(str(path), f"traces/run/{path.name}")
@@ -302,14 +294,10 @@ def test_captures_come_from_an_s3_server(tmp_path: Path, monkeypatch: pytest.Mon
         away = run_recipe(
             PAIR.recipe, ["s3://traces/run/*.sqlite"], tmp_path / "a", engine=Engine(1), page=False
         )
-        here = run_recipe(
-            PAIR.recipe, captures_of(PAIR), tmp_path / "b", engine=Engine(1), page=False
-        )
-        assert [i.rank for i in away.inputs] == [None, 0, 1]
-        assert (away.complete, here.complete) == (False, True)
-        assert table(tmp_path / "a", "all_stats") == table(tmp_path / "b", "all_stats")
-    finally:
-        made.stop()
+    here = run_recipe(PAIR.recipe, captures_of(PAIR), tmp_path / "b", engine=Engine(1), page=False)
+    assert [i.rank for i in away.inputs] == [None, 0, 1]
+    assert (away.complete, here.complete) == (False, True)
+    assert table(tmp_path / "a", "all_stats") == table(tmp_path / "b", "all_stats")
 
 
 def test_merged_rows_are_those_of_all_captures(tmp_path: Path) -> None:

@@ -36,10 +36,11 @@ _LABEL: Final = 48
 _TIMES: Final = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 _SIZES: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _WORDS: Final = {
-    "accum": "so far", "child": "children", "dst": "destination", "gpu": "GPU", "gpuops": "GPU operations", "id": "ID",
-    "lvl": "level", "mpi": "MPI", "nccl": "NCCL", "num": "number of", "orig": "original",
-    "pid": "process", "q1": "1st quartile", "q3": "3rd quartile", "sm": "SM", "src": "source",
-    "std": "standard deviation", "tid": "thread", "ucx": "UCX",
+    "accum": "so far", "child": "children", "dst": "destination", "gpu": "GPU",
+    "gpuops": "GPU operations", "id": "ID", "lvl": "level", "mpi": "MPI", "nccl": "NCCL",
+    "num": "number of", "orig": "original", "pid": "process", "q1": "1st quartile",
+    "q3": "3rd quartile", "sm": "SM", "src": "source", "std": "standard deviation",
+    "tid": "thread", "ucx": "UCX",
 }  # fmt: skip
 """Parts of the names of columns that are no words, or are written in capitals."""
 _BANDS: Final = ((0.0, "least"), (0.1, "10 %"), (0.5, "median"), (0.9, "90 %"), (1.0, "most"))
