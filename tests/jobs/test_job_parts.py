@@ -210,6 +210,24 @@ def test_a_communicator_that_has_none_alike_is_not_judged(family: list[Digest]) 
         assert [f.reason for f in diagnose_job(digests).findings if f.reason == "slow_link"] == []
 
 
+def test_transfers_that_take_no_time_are_no_measure(family: list[Digest]) -> None:
+    """A member that is matched with others' operations makes a transfer end before it began."""
+    digests = made(family, Shape(128, "hsdp"), 11, None)
+    matched = match_digests(digests)
+    assert matched is not None
+    wrong = {number for number, c in enumerate(matched.channels) if c.ranks[1] - c.ranks[0] > 1}
+    spared = min(wrong)
+    for rank in matched.ranks:
+        channel = matched.instances.channel[rank.instance]
+        none = np.isin(channel, sorted(wrong - {spared}))
+        rank.transfer_ns[none] = 0
+    begin = times_of(digests, matched).parts.begin_ns
+    found = links(matched, begin, begin + STEP)
+    assert found.transfer_ns[spared] > 0
+    assert found.ratio[sorted(wrong)].tolist() == [1.0] * 8
+    assert not set(found.slow(20).tolist()) & wrong
+
+
 def test_a_slow_link_of_two_machines_is_that_of_one_rank(family: list[Digest]) -> None:
     digests = made(family, Shape(16, "hsdp"), 11, Plant("slow_link", 5, 0.2))
     found = [f for f in diagnose_job(digests).findings if f.reason]

@@ -101,7 +101,9 @@ def links(matched: Matched, begin_ns: IntArray, end_ns: IntArray) -> Links:
     for k in range(int(alike.max(initial=-1)) + 1):
         own = np.flatnonzero(alike == k)
         middle = np.median(table[:, own].mean(axis=0))
-        ratio[own] = table[:, own].mean(axis=0) / max(middle, 1.0) if len(own) >= ENOUGH else 1.0
+        # where most take no time at all, a member was matched with others' operations
+        if len(own) >= ENOUGH and middle > 0:
+            ratio[own] = table[:, own].mean(axis=0) / middle
     beside = _beside(table, alike, ratio)
     return Links(
         transfer_ns=table.mean(axis=0),
