@@ -423,6 +423,16 @@ def test_long_tables_are_read_on_several_cores(
         assert [rows(Trace(trace.folder), name) for name in names] == expected, size
 
 
+def test_a_statement_that_fails_late_is_one_sentence(
+    trace: Trace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stepscope.sql.files.MANY_ROWS", 1)
+    late = "SELECT CASE WHEN range > 300000 THEN error('late') END FROM range(400000)"
+    for coded in (False, True):
+        with pytest.raises(UsageError, match="cannot be evaluated"):
+            Source(trace).table(late, coded=coded)
+
+
 def test_pageable_copies_that_nothing_hides(tmp_path: Path) -> None:
     made = Build()
     made.kernel(0, 10)

@@ -15,12 +15,13 @@ from stepscope.activity.host import apart, charge_attributed, cut, inside
 from stepscope.breakdown.explain import Explanation, explain
 from stepscope.gaps.gil import PATTERN, RECORDED, TIMED_OUT
 from stepscope.gaps.profiler_overhead import SLOWEST_PACE, host_pace
-from stepscope.gaps.stalls import NAMED, READS, WRITES, _rare
+from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE, _rare
 from stepscope.intervals import union
 
 STEPS = 12
 PERIOD = 20_000.0  # us
 STATE = 1 << 20
+_, READS, WRITES = range(len(STALL_EVIDENCE))
 
 
 def explained(build: Build, folder: Path) -> Explanation:

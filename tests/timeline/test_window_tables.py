@@ -12,7 +12,7 @@ from tests.support.build import Build
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
-from stepscope.kernels.statements import GROUPINGS as OF_OPERATORS
+from stepscope.kernels.statements import GROUPINGS
 from stepscope.timeline.tables import Window, Work
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import Frame
@@ -44,11 +44,11 @@ def test_kernels_of_the_steady_steps_are_those_of_the_command(job: Job) -> None:
         assert row["count"] / found["steps"] == pytest.approx(answer["calls_per_step"], abs=0.006)
 
 
-@pytest.mark.parametrize("by", list(OF_OPERATORS))
+@pytest.mark.parametrize("by", list(GROUPINGS))
 def test_operators_of_the_steady_steps_are_those_of_the_command(job: Job, by: str) -> None:
-    key = "operator" if by == "inner" else by
+    keys = GROUPINGS[by].keys
     expected = {
-        (answer[key], answer["phase"] or ""): (answer["kernels"], answer["time_ns"])
+        tuple(answer[key] or "" for key in keys): (answer["kernels"], answer["time_ns"])
         for answer in job.operators(by).to_pylist()
     }
     got = rows(job.views.panels.table(by, None, None))
@@ -93,6 +93,8 @@ def test_instances_are_drawn_where_they_are(job: Job) -> None:
 def test_wrong_questions_are_refused(job: Job) -> None:
     with pytest.raises(UsageError, match="no table by"):
         job.views.panels.table("x" * 9999, None, None)
+    with pytest.raises(UsageError, match="no table by 'x'; choose kernel, operator"):
+        job.operators("x")
     with pytest.raises(UsageError, match="no group"):
         job.views.panels.instances("kernel", 99_999, None, None)
     with pytest.raises(UsageError, match="empty"):

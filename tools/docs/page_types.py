@@ -1,4 +1,4 @@
-"""The types that the page's TypeScript has of the results: written from the structs themselves."""
+"""What the page's TypeScript has of the package: types of the results, and what tables group by."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from stepscope.diagnosis.result import Diagnosis
 from stepscope.jobs.job_grid import GridCells, JobGrid
 from stepscope.jobs.job_result import JobDiagnosis
 from stepscope.jobs.rank_detail import RankDetail
+from stepscope.kernels.statements import GROUPINGS
 from stepscope.knowledge.guidance import GuideBook
 from stepscope.memory.result import Memory
 
@@ -31,7 +32,20 @@ _RENAMED: Final = {"StepTime": "JobStepTime"}
 def page_types() -> str:
     """One interface for each struct that a result consists of which the page shows."""
     made = _interfaces(_SHOWN, {}) | _interfaces(_OF_JOBS, _RENAMED)
-    return "\n\n".join((_HEAD, *made.values())) + "\n"
+    return "\n\n".join((_HEAD, *made.values(), _groupings())) + "\n"
+
+
+def _groupings() -> str:
+    """What the tables of the page are grouped by."""
+    texts = {by: (json.dumps(g.title), json.dumps(g.select())) for by, g in GROUPINGS.items()}
+    return "\n".join(
+        (
+            "/** What GPU time is grouped by: what a group is, its keys in `kernel_category`. */",
+            "export const GROUPINGS: Record<string, { title: string; select: string }> = {",
+            *(f"  {by}: {{ title: {t}, select: {select} }}," for by, (t, select) in texts.items()),
+            "};",
+        )
+    )
 
 
 def _interfaces(shown: tuple[type, ...], renamed: dict[str, str]) -> dict[str, str]:

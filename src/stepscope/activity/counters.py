@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.trace.frame import AnyArray, IntArray
 
@@ -72,11 +71,3 @@ def _running(counter: IntArray, change: AnyArray) -> AnyArray:
     for part in np.split(np.arange(len(change)), edges):
         value[part] = np.cumsum(change[part])
     return value
-
-
-def until_next_ns(series: Series) -> npt.NDArray[np.float64]:
-    """How long each value holds; NaN for the last one of a counter."""
-    length = np.full(len(series.time_ns), np.nan)
-    same = series.counter[1:] == series.counter[:-1]
-    length[:-1][same] = np.diff(series.time_ns)[same]
-    return length

@@ -180,6 +180,16 @@ class GpuTimeline:
         """Kernels that are not communication."""
         return self.is_kernel & ~self.is_communication
 
+    @property
+    def by_class(self) -> dict[str, BoolArray]:
+        """Operations by class; where several run at once, the first class counts."""
+        return {
+            "compute": self.is_compute,
+            "communication": self.is_communication,
+            "copy": self.ops.equals("kind", "memcpy"),
+            "memset": self.ops.equals("kind", "memset"),
+        }
+
     @cached_property
     def busy(self) -> Intervals:
         """When the device executed anything."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from stepscope.api.digest_files import SUFFIX, read_digests, write_digests
-from stepscope.api.items import asked_of, shown_place
+from stepscope.api.items import Asked, asked_of, shown_place
 from stepscope.api.job import Job, OpenOptions
 from stepscope.jobs.engine.remote import is_remote, without_secret
 from stepscope.jobs.engine.run import Engine, mapped
@@ -124,12 +124,12 @@ def summarised(source: Path, output: Path, options: dict[str, Any]) -> None:
 
 
 def summarise(
-    items: Sequence[Item], folder: Path, options: OpenOptions | None, engine: Engine | None = None
-) -> list[tuple[Path, Outcome]]:
+    asked: Asked, folder: Path, options: OpenOptions | None, engine: Engine | None = None
+) -> Iterator[tuple[Item, Path, Outcome]]:
     """The digest of each capture as a file, or why there is none, in the order of the captures.
 
     Args:
-        items: the captures.
+        asked: the captures; those that cannot be read are known by now.
         folder: where the files are; those of an interrupted run are used.
         options: how captures are opened.
         engine: where the work is done; by default the processes of this machine.
@@ -138,8 +138,12 @@ def summarise(
         StorageError: the folder cannot be written, or a cluster went away.
     """
     task = Task("stepscope.api.digest_making:summarised", dict(options or {}))
-    done = mapped(task, items, folder, engine or Engine(), doing="Summarising")
-    return list(zip(done.files, done.outcomes, strict=True))
+    ends = list(zip(asked.items, asked.outcomes, strict=True))
+    todo = [item for item, known in ends if known is None]
+    done = mapped(task, todo, folder, engine or Engine(), doing="Summarising")
+    made = iter(zip(done.files, done.outcomes, strict=True))
+    for item, known in ends:
+        yield item, *(next(made) if known is None else (folder, known))
 
 
 def of_item(file: Path, item: Item, *, whole: bool = False) -> list[Digest]:
@@ -188,19 +192,15 @@ def digest_captures(
     partial = folder / _PARTIAL
     if options.get("again"):
         shutil.rmtree(partial, ignore_errors=True)
-    todo = [number for number, outcome in enumerate(asked.outcomes) if outcome is None]
-    made = summarise([asked.items[number] for number in todo], partial, options, engine)
-    ends = dict(zip(todo, made, strict=True))
     written: list[Path] = []
     skipped: list[Skipped] = []
     names: set[str] = set()
-    for number, (item, known) in enumerate(zip(asked.items, asked.outcomes, strict=True)):
-        outcome = known or ends[number][1]
+    for item, made, outcome in summarise(asked, partial, options, engine):
         if outcome.state != DONE:
             skipped.append(Skipped(shown_place(item.place), outcome.message))
             continue
         target = folder / _file_name(item.place, names)
-        _put(ends[number][0], target, item)
+        _put(made, target, item)
         written.append(target)
     if skipped and (strict or not written):
         first, rest = skipped[0], len(skipped) - 1

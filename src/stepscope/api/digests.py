@@ -287,20 +287,15 @@ def _summarise(
 
     if not captures:
         return
-    asked = asked_of(captures)
-    todo = [number for number, outcome in enumerate(asked.outcomes) if outcome is None]
     with TemporaryDirectory(prefix="stepscope-") as folder:
-        items = [asked.items[number] for number in todo]
-        made = dict(zip(todo, summarise(items, Path(folder), options, engine), strict=True))
-        for number, item in enumerate(asked.items):
-            outcome = asked.outcomes[number] or made[number][1]
+        for item, file, outcome in summarise(asked_of(captures), Path(folder), options, engine):
             try:
                 if outcome.state != DONE:
                     raise InputError(outcome.message)
-                made_now = of_item(made[number][0], item, whole=True)
-                for digest in made_now:
+                made = of_item(file, item, whole=True)
+                for digest in made:
                     digest.path = ""  # no file keeps it
-                found.add(made_now)
+                found.add(made)
             except StepscopeError as error:
                 left_out(item.place, error)
 

@@ -280,6 +280,7 @@ class Job:
 
         Raises:
             InputError: a trace holds no GPU work.
+            UsageError: there is no such key.
         """
         from stepscope.kernels.statements import operators_view
 

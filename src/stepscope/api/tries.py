@@ -80,17 +80,6 @@ class _Predicted:
         return TriedPrediction(cause, middle, low, high)
 
 
-def known_tries() -> list[dict[str, Any]]:
-    """The fixes that can be tried: name, what it does, what it repairs, when it is refused."""
-    from stepscope.capture.tries import declared
-
-    return [
-        {"name": one.shown, "summary": one.summary, "repairs": list(one.repairs),
-         "eases": list(one.eases), "lines": one.lines, "refused": one.refused}
-        for one in declared().values()
-    ]  # fmt: skip
-
-
 def plan_of_tries(options: TryOptions) -> list[str]:
     """What :func:`try_fixes` would run, in order, a line each.
 

@@ -183,14 +183,8 @@ def _busy(
     near = upto[np.maximum(ends, begins) + 1] > upto[begins]
     base = len(names)
     names += ops.texts["name"]
-    classes = {
-        "compute": gpu.is_compute,
-        "communication": gpu.is_communication,
-        "copy": ops.equals("kind", "memcpy"),
-        "memset": ops.equals("kind", "memset"),
-    }
     above, found = EMPTY, []
-    for part, mask in classes.items():
+    for part, mask in gpu.by_class.items():
         rows = np.flatnonzero(mask & near)
         start, end = ops["start_ns"][rows], ops["end_ns"][rows]
         reach = np.maximum.accumulate(end)

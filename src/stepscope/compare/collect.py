@@ -23,7 +23,7 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import overlap_per_window
 from stepscope.intervals.distinct import distinct_values, with_first_and_inverse, with_inverse
 from stepscope.jobs.view import Device, JobView
-from stepscope.kernels.attribution import ENGINE, plain_range_name
+from stepscope.kernels.attribution import plain_range_name
 from stepscope.kernels.kernels import CATEGORY_NAMES
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
@@ -148,8 +148,8 @@ def _kernels(windows: list[_Window]) -> tuple[list[KernelUse], list[int]]:
             minlength=len(codes) * bins,
         ).reshape(len(codes), bins)
         counts = np.bincount(rank_trace, minlength=len(codes))
-        ranges = _heaviest(w, rows, rank_trace, duration, "range")
-        operators = _heaviest(w, rows, rank_trace, duration, "operator")
+        ranges = _heaviest(kernels.attribution.range_names, rows, rank_trace, duration)
+        operators = _heaviest(kernels.attribution.operator_names, rows, rank_trace, duration)
         place = np.empty(len(codes), np.int64)
         for group, at in enumerate(rows[first].tolist()):
             name = ops.text("name", at)
@@ -204,25 +204,11 @@ def _sequence(w: _Window, rows: IntArray, place: IntArray) -> list[int]:
     return found
 
 
-def _codes(w: _Window, kind: str) -> tuple[IntArray, list[str]]:
-    """Code of the range or outermost operator of every operation, and the names."""
-    who = w.e.kernels.attribution
-    if kind == "range":
-        frame, rows = who.ranges, who.range
-        texts = [plain_range_name(text) for text in frame.texts.get("name", [])]
-    else:
-        frame, rows = who.operators, who.outermost
-        texts = [text.removeprefix(ENGINE) for text in frame.texts.get("name", [])]
-    if not len(frame):
-        return np.full(len(w.e.gpu.ops), -1, np.int64), texts
-    return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1).astype(np.int64), texts
-
-
 def _heaviest(
-    w: _Window, rows: IntArray, rank_trace: IntArray, weight: IntArray, kind: str
+    named: tuple[IntArray, list[str]], rows: IntArray, rank_trace: IntArray, weight: IntArray
 ) -> list[str]:
     """For each group of operations, the range or operator that holds most of its time."""
-    codes, texts = _codes(w, kind)
+    codes, texts = named
     code = codes[rows] + 1
     pair, inverse = with_inverse(rank_trace * (len(texts) + 1) + code)
     held = np.bincount(inverse, weights=weight)
@@ -242,7 +228,8 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
         device: dict[str, float] = {}
         seen: set[tuple[int, int]] = set()
         for w in windows:
-            codes, texts = _codes(w, kind)
+            who = w.e.kernels.attribution
+            codes, texts = who.range_names if kind == "range" else who.operator_names
             rows = w.steady & (codes >= 0)
             length = w.e.kernels.duration_ns[rows]
             held = np.bincount(codes[rows], weights=length, minlength=len(texts))
@@ -398,10 +385,8 @@ def _typical_step(
     number = _typical(w)
     begin, end = int(w.begin[number]), int(w.end[number])
     gpu = w.e.gpu
-    masks = (gpu.is_compute, gpu.is_communication, gpu.ops.equals("kind", "memcpy"),
-             gpu.ops.equals("kind", "memset"))  # fmt: skip
     drawn = []
-    for kind, mask in enumerate(masks):
+    for kind, mask in enumerate(gpu.by_class.values()):
         start, stop = gpu.union_of(mask)
         inside = (stop > begin) & (start < end)
         start, stop = np.maximum(start[inside], begin), np.minimum(stop[inside], end)

@@ -11,7 +11,6 @@ import numpy as np
 
 from stepscope.compare.profile import Profile
 from stepscope.intervals.distinct import distinct_rows, distinct_values, with_inverse
-from stepscope.kernels.attribution import ENGINE, plain_range_name
 from stepscope.timeline.classes import gpu_codes
 from stepscope.timeline.extract import packed
 from stepscope.timeline.stepview.steps import DeviceSteps
@@ -81,19 +80,14 @@ def step_rows(device: DeviceSteps, step: int, matched: Matched) -> dict[str, Any
     rows = np.flatnonzero((ops["start_ns"] < end) & (ops["end_ns"] > begin))
     kernels = ops["start_ns"][rows[e.gpu.is_kernel[rows]]]
     kernels = kernels[kernels >= begin]
-    ranges = _codes(e.kernels.attribution.ranges, e.kernels.attribution.range, rows)
-    ranges = _rows_of(e.kernels.attribution.ranges, ranges, plain_range_name, matched.by_range)
+    ranges = _rows_of(e.kernels.attribution.range_names, rows, matched.by_range)
     spans = _spans(ops["start_ns"][rows], ops["end_ns"][rows], ranges)
     left_out = max(0, len(rows) - MOST_OPERATIONS)
     kept = np.arange(len(rows))
     if left_out:
         length = ops["end_ns"][rows] - ops["start_ns"][rows]
         kept = np.sort(np.argsort(-length, kind="stable")[:MOST_OPERATIONS])
-    operators = _codes(e.kernels.attribution.operators, e.kernels.attribution.outermost, rows)
-    operators = _rows_of(
-        e.kernels.attribution.operators, operators, lambda text: text.removeprefix(ENGINE),
-        matched.by_operator,
-    )  # fmt: skip
+    operators = _rows_of(e.kernels.attribution.operator_names, rows, matched.by_operator)
     rows, ranges, operators = rows[kept], ranges[kept], operators[kept]
     streams, stream = with_inverse(ops["stream"][rows])
     names, name = with_inverse(ops["name"][rows])
@@ -146,19 +140,15 @@ def _kernel_rows(device: DeviceSteps, rows: IntArray, matched: Matched) -> IntAr
     return found[which]
 
 
-def _codes(frame: Any, of: IntArray, rows: IntArray) -> IntArray:
-    """Code of the name of the range or operator of some operations; -1 for none."""
-    at = of[rows]
-    if not len(frame):
-        return np.full(len(rows), -1, np.int64)
-    return np.where(at >= 0, frame["name"][np.maximum(at, 0)], -1).astype(np.int64)
-
-
-def _rows_of(frame: Any, codes: IntArray, plain: Any, known: dict[str, int]) -> IntArray:
-    """Row of the comparison for codes of names."""
+def _rows_of(
+    named: tuple[IntArray, list[str]], operations: IntArray, known: dict[str, int]
+) -> IntArray:
+    """Row of the comparison that the range or operator of some operations is."""
+    codes, texts = named
+    codes = codes[operations]
     found: AnyArray = np.full(len(codes), NO_ROW, np.int64)
     for code in distinct_values(codes[codes >= 0]).tolist():
-        found[codes == code] = known.get(plain(frame.texts["name"][code]), NO_ROW)
+        found[codes == code] = known.get(texts[code], NO_ROW)
     return found
 
 

@@ -20,6 +20,7 @@ import msgspec
 from stepscope.compare.profile import SCHEMA as PROFILE_SCHEMA
 from stepscope.compare.profile import Profile
 from stepscope.trace.errors import InputError, StorageError
+from stepscope.trace.problems import renamed
 from stepscope.trace.text import JsonError, from_json
 
 BASELINE_SCHEMA: Final = "stepscope.baseline/1"
@@ -199,15 +200,6 @@ _RENAMED: Final = {
 
 def _second(document: Document) -> Document:
     """Version 2: kernels have a category, findings a message."""
-
-    def renamed(rows: object, names: dict[str, str]) -> object:
-        if not isinstance(rows, list):
-            return rows
-        return [
-            {names.get(k, k): v for k, v in one.items()} if isinstance(one, dict) else one
-            for one in rows
-        ]
-
     found = dict(document)
     for rows, names in _RENAMED.items():
         if rows in found:

@@ -9,9 +9,9 @@ import numpy as np
 
 from stepscope.derived import DEVICE, DerivedTable, of_device
 from stepscope.jobs.view import Device, JobView
-from stepscope.kernels.attribution import ENGINE, MODULE_PREFIX, plain_range_name
+from stepscope.kernels.attribution import MODULE_PREFIX, name_codes
 from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES
-from stepscope.trace.frame import Frame, IntArray
+from stepscope.trace.frame import IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,10 +53,7 @@ def _categories(device: Device) -> pa.Table:
     kernels, ops = e.kernels, e.gpu.ops
     who = kernels.attribution
     operators = who.operators.texts.get("name", [])
-    ranges = [plain_range_name(text) for text in who.ranges.texts.get("name", [])]
     python = who.python.texts.get("name", [])
-    operator = _name_of(who.operators, who.operator)
-    range_ = _name_of(who.ranges, who.range)
     columns = {
         **of_device(device, len(ops)),
         "gpu_op_id": ops["id"],
@@ -67,25 +64,16 @@ def _categories(device: Device) -> pa.Table:
         "math": coded_text(kernels.math, MATH_NAMES),
         "kernel": coded_text(ops["name"], [c.label for c in kernels.classes]),
         "phase": coded_text(kernels.phase, PHASES),
-        "operator": coded_text(operator, operators),
-        "outer_operator": coded_text(
-            _name_of(who.operators, who.outermost),
-            [text.removeprefix(ENGINE) for text in operators],
-        ),
-        "forward_operator": coded_text(_name_of(who.operators, who.forward), operators),
-        "range": coded_text(range_, ranges),
+        "operator": coded_text(name_codes(who.operators, who.operator), operators),
+        "outer_operator": coded_text(*who.operator_names),
+        "forward_operator": coded_text(name_codes(who.operators, who.forward), operators),
+        "range": coded_text(*who.range_names),
         "module": coded_text(who.module, [text.removeprefix(MODULE_PREFIX) for text in python]),
         "source": coded_text(who.source, who.sources),
         "blocks": pa.array(kernels.blocks, mask=kernels.blocks == 0),
         "moved_bytes": pa.array(kernels.moved_bytes, mask=kernels.moved_bytes == 0),
     }
     return pa.table(columns)
-
-
-def _name_of(frame: Frame, rows: IntArray) -> IntArray:
-    if not len(frame):
-        return np.full(len(rows), -1, np.int64)
-    return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1)
 
 
 def coded_text(codes: IntArray, values: Sequence[str]) -> pa.DictionaryArray:

@@ -261,3 +261,12 @@ def idle_figure(cause: str) -> Figure:
         "ns",
         f"SELECT sum(end_ns - start_ns)::BIGINT FROM idle_gap WHERE cause = '{cause}' AND {{gpu}}",
     )
+
+
+def kernel_figures() -> list[Figure]:
+    """How many kernels the steady window has, and how long they are."""
+    kernels = "FROM gpu_op WHERE kind = 'kernel' AND {gpu} AND {window}"
+    return [
+        Figure("kernels", "count", f"SELECT count(*) {kernels}"),
+        Figure("median_kernel_ns", "ns", f"SELECT median(end_ns - start_ns)::BIGINT {kernels}"),
+    ]

@@ -19,8 +19,6 @@ from stepscope.timeline.classes import CLASSES
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Samples
 
-REFERENCE = "Trace Event Format (Google); JSON object format"
-
 
 def write(timeline: Timeline) -> Iterator[bytes]:
     """The file, in parts."""

@@ -23,8 +23,6 @@ from stepscope.trace.trace import Trace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REFERENCE = "nsys export --type sqlite, schema 3.20"
-
 _ROWS: Final = 1 << 16
 _VM: Final = 1 << 48
 _ID_BITS: Final = 24

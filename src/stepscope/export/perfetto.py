@@ -18,8 +18,6 @@ from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Samples
 from stepscope.trace.frame import BoolArray, IntArray
 
-REFERENCE = "perfetto/trace/trace_packet.proto"
-
 _PACKET = 1  # Trace.packet
 _TIMESTAMP, _SEQUENCE, _EVENT, _INTERNED, _FLAGS, _DESCRIPTOR = 8, 10, 11, 12, 13, 60
 _EVENT_NAMES = 2  # InternedData.event_names; EventName: iid 1, name 2

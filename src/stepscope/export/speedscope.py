@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from stepscope.export.pieces import CHUNK, begins_and_ends, pieces
 from stepscope.timeline.timeline import Timeline
 
-REFERENCE = "speedscope's file-format-schema"
-
 
 def write(timeline: Timeline) -> Iterator[bytes]:
     """The file, in parts."""

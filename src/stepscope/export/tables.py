@@ -16,8 +16,6 @@ from stepscope.trace.trace import RankTrace
 if TYPE_CHECKING:
     import pyarrow as pa
 
-REFERENCE = "Apache Parquet and Apache Arrow IPC"
-
 SUFFIXES: Final = {"parquet": ".parquet", "arrow": ".arrow"}
 
 

@@ -23,15 +23,13 @@ from stepscope.steps.model import host_device_copies
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 NAMED: Final = 0
-READS: Final = 1
-WRITES: Final = 2
 
 STALL_EVIDENCE: Final = (
     "an annotation or Python function says that state is saved",
     "many tensors are read back one after the other, in a few of the steps",
     "the thread writes a file, in a few of the steps",
 )
-"""What each evidence code means."""
+"""What each evidence code means; the first is ``NAMED``."""
 
 MIN_BYTES = 1 << 20
 """A state smaller than this is read back in some 100 us: its cost is not worth a finding."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from stepscope.importers.common.plain_pickle import plain
+from stepscope.importers.common.stream import first_bytes
 from stepscope.trace.errors import InputError
 from stepscope.trace.one_job import rank_in_name
 from stepscope.trace.recorded import Entry, Recorded
@@ -29,11 +30,7 @@ def looks_like_dump(path: Path) -> bool:
     """
     if not path.is_file():
         return False
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(_HEAD)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+    head = first_bytes(path, _HEAD)
     if head[:1] == b"\x80":
         pickled = (b"pg_config", b"nccl_version", b"pg_status", b"nccl_comm_state", b"pg_id")
         return any(key in head for key in pickled)

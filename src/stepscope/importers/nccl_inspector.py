@@ -20,7 +20,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from stepscope.importers.common.stream import is_packed, open_text, text_head
+from stepscope.importers.common.stream import first_bytes, is_packed, open_text, text_head
 from stepscope.trace.errors import InputError
 from stepscope.trace.frame import IntArray
 from stepscope.trace.recorded import LoggedOperations, LoggedRank
@@ -93,11 +93,7 @@ def looks_like_log(path: Path) -> bool:
     """
     if not path.is_file():
         return False
-    try:
-        with path.open("rb") as stream:
-            head = stream.read(_HEAD)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+    head = first_bytes(path, _HEAD)
     if is_packed(head):
         head = text_head(path, _HEAD)[:_HEAD]
     return _LINE.match(head) is not None

@@ -12,6 +12,7 @@ from pathlib import Path
 import stepscope.importers as package
 from stepscope.cache.store import Cache
 from stepscope.importers.base import HEAD_BYTES, Importer
+from stepscope.importers.common.stream import first_bytes
 from stepscope.importers.foreign import recognised
 from stepscope.trace.errors import InputError
 from stepscope.trace.folders import private_folder
@@ -78,11 +79,7 @@ def read_head(path: Path) -> bytes:
             f"{path} is no regular file but a pipe, device or folder; save the capture to a file "
             "and name that"
         )
-    try:
-        with path.open("rb") as stream:
-            return stream.read(HEAD_BYTES)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+    return first_bytes(path)
 
 
 def examined(path: Path) -> int:

@@ -175,6 +175,18 @@ class Attribution:
         around = np.where(at >= 0, stack.rows[np.maximum(at, 0)], -1) if len(main) else own
         return np.where(own >= 0, own, around)
 
+    @property
+    def range_names(self) -> tuple[IntArray, list[str]]:
+        """Code of the innermost range of each operation, -1 for none, and the ranges' names."""
+        texts = [plain_range_name(text) for text in self.ranges.texts.get("name", [])]
+        return name_codes(self.ranges, self.range), texts
+
+    @property
+    def operator_names(self) -> tuple[IntArray, list[str]]:
+        """The same of the outermost operator."""
+        texts = [plain_operator_name(text) for text in self.operators.texts.get("name", [])]
+        return name_codes(self.operators, self.outermost), texts
+
     @cached_property
     def python(self) -> Frame:
         """The process's Python functions, sorted by start."""
@@ -276,8 +288,8 @@ class Attribution:
         """
         ops = self._gpu.ops
         weight = (ops["end_ns"] - ops["start_ns"])[rows]
-        ranges = _names(self.ranges, self.range[rows])
-        operators = _names(self.operators, self.outermost[rows])
+        ranges = name_codes(self.ranges, self.range[rows])
+        operators = name_codes(self.operators, self.outermost[rows])
         source = _top(self.source[rows], weight)
         range_ = _top(ranges, weight)
         operator = _top(operators, weight)
@@ -285,7 +297,7 @@ class Attribution:
         is_function = len(self.python) > 0 and (source or 0) < len(self._launching)
         return Where(
             range=self.ranges.texts["name"][range_] if range_ is not None else None,
-            operator=self.operators.texts["name"][operator].removeprefix(ENGINE)
+            operator=plain_operator_name(self.operators.texts["name"][operator])
             if operator is not None
             else None,
             source=None if is_function else text,
@@ -376,6 +388,11 @@ def plain_range_name(text: str) -> str:
     return _AUTOGRAD_RANGE.sub("", head) if " = " in head else text
 
 
+def plain_operator_name(text: str) -> str:
+    """An operator's name without what autograd's engine puts before it."""
+    return text.removeprefix(ENGINE)
+
+
 def _short_lines(lines: list[str]) -> list[str]:
     """``file:line`` without folders, where that tells the files apart."""
     short = {line: line.rsplit("/", 1)[-1] for line in lines}
@@ -392,7 +409,8 @@ def _exactly(ascending: IntArray, values: IntArray) -> IntArray:
     return np.where(ascending[row] == values, row, -1)
 
 
-def _names(frame: Frame, rows: IntArray) -> IntArray:
+def name_codes(frame: Frame, rows: IntArray) -> IntArray:
+    """Code of the name of some rows of ranges or operators; -1 for none."""
     if not len(frame):
         return np.full(len(rows), -1, np.int64)
     return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1).astype(np.int64)

@@ -15,7 +15,13 @@ import numpy as np
 
 from stepscope.activity.locations import function_at, is_framework_function
 from stepscope.intervals.distinct import distinct_values, with_inverse
-from stepscope.kernels.attribution import ENGINE, MODULE_PREFIX, OPERATOR_COLUMNS, stack_of
+from stepscope.kernels.attribution import (
+    ENGINE,
+    MODULE_PREFIX,
+    OPERATOR_COLUMNS,
+    plain_operator_name,
+    stack_of,
+)
 from stepscope.memory.history import History, Reader
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
@@ -94,7 +100,7 @@ def from_operators(history: History, read: Reader) -> Callers:
     inner = np.full(count, -1, np.int64)
     outer = inner.copy()
     marked, module, line = inner.copy(), inner.copy(), inner.copy()
-    names = [text.removeprefix(ENGINE) for text in operators.texts.get("name", [])]
+    names = [plain_operator_name(text) for text in operators.texts.get("name", [])]
     optimizer_codes = {
         code: found
         for code, text in enumerate(ranges.texts.get("name", []))
@@ -133,7 +139,7 @@ def from_operators(history: History, read: Reader) -> Callers:
             optimizer = found[2]
     codes, callers = _callers(
         [
-            (operators, inner, lambda text: text.removeprefix(ENGINE)),
+            (operators, inner, plain_operator_name),
             (python, module, lambda text: text.removeprefix(MODULE_PREFIX)),
             (python, line, function_at),
         ]

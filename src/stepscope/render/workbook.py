@@ -1,4 +1,4 @@
-"""Report tables as one workbook (Office Open XML, ``.xlsx``), a sheet each.
+"""Report tables as one workbook (``.xlsx``, SpreadsheetML of ECMA-376 part 1), a sheet each.
 
 Only what a plain table needs is written, so the standard library is enough. Texts are written as
 texts, which no spreadsheet takes for a formula.
@@ -10,13 +10,11 @@ import re
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, TYPE_CHECKING
 from xml.sax.saxutils import escape
 
 if TYPE_CHECKING:
     from stepscope.render.report_format import Cells
-
-REFERENCE: Final = "ECMA-376, Part 1 (SpreadsheetML)"
 
 _MOST_ROWS = 1_048_575  # without the header
 _LONGEST_TEXT = 32_767

@@ -1,15 +1,13 @@
-"""Rounding, and what reports in Python group and count with."""
+"""Rounding, and numbering of what is equal, for what SQL does not do well."""
 
 from __future__ import annotations
 
 from decimal import ROUND_HALF_UP, Decimal
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import with_first_and_inverse
-from stepscope.sql.files import to_arrow
 from stepscope.trace.frame import AnyArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -82,27 +80,3 @@ def _number_few(key: AnyArray, low: int, high: int) -> tuple[AnyArray, IntArray]
         part = slice(begin, begin + _BLOCK_ROWS)
         np.take(number, key[part] - low, out=codes[part])
     return codes, first[present]
-
-
-def dictionary(codes: AnyArray, texts: list[str]) -> Any:
-    """Codes and their texts as an Arrow dictionary array; negative codes are null."""
-    import pyarrow as pa
-
-    indices = nullable(np.asarray(codes, dtype=np.int32), np.asarray(codes) < 0)
-    return pa.DictionaryArray.from_arrays(indices, _text_array(texts))
-
-
-def _text_array(texts: list[str]) -> Any:
-    import pyarrow as pa
-
-    encoded = [text.encode() for text in texts]
-    ends = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
-    if ends[-1] >= 1 << 31:
-        return pa.array(texts, type=pa.string())  # which says that it is too much
-    offsets, data = pa.py_buffer(ends.astype(np.int32)), pa.py_buffer(b"".join(encoded))
-    return pa.StringArray.from_buffers(len(texts), offsets, data)
-
-
-def nullable(values: AnyArray, null: AnyArray | None = None) -> Any:
-    """An Arrow array that is null where ``null`` is true (by default where the value is -1)."""
-    return to_arrow(np.asarray(values), values == -1 if null is None else np.asarray(null, bool))

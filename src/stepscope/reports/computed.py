@@ -3,8 +3,9 @@
 Which ranges enclose a call, and how ranges nest, are joins of intervals within a thread; DuckDB
 compares every range of the thread with every call of it. What an operation waited for takes the
 operation before it in its stream, the last wait for an event before it and the last end before it:
-windows and ASOF joins that sort all work several times. Steps are found by their own analysis.
-What finds them is imported by those that do; most statements read none of these.
+windows and ASOF joins that sort all work several times. Steps are found by their own analysis, and
+counters are those that exports of the timeline draw. What finds them is imported where that is
+done: most statements read none of these.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.activity.counters import Series, bandwidth, queue_length
 from stepscope.intervals.distinct import common_values, distinct_values, with_inverse
-from stepscope.intervals.nesting import nest
+from stepscope.intervals.nesting import nest, stab_innermost
 from stepscope.reports.arrays import group
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.trace import Trace
@@ -79,6 +81,43 @@ def _innermost_range(ask: Ask, _: Trace) -> Columns:
     innermost[call[order]] = row[order]
     known = innermost >= 0
     return {"range": ranges["id"][innermost[known]], "call": calls["id"][known]}
+
+
+def _operator_call(ask: Ask, _: Trace) -> Columns:
+    """The innermost operator around each launching call, and that of ATen; -1 for none."""
+    operators = ask(
+        f"SELECT {_PLACE}, starts_with(name, 'aten::') AS aten FROM operator ORDER BY id"
+    )
+    calls = ask(f"SELECT {_PLACE} FROM launching_call ORDER BY id")
+    aten = operators.pop("aten").astype(bool)
+    of_aten = {name: column[aten] for name, column in operators.items()}
+    return {
+        "call": calls["id"],
+        "operator": _innermost(operators, calls),
+        "aten": _innermost(of_aten, calls),
+    }
+
+
+def _innermost(host: Columns, calls: Columns) -> IntArray:
+    """Id of the innermost of properly nested host events around each call; -1 for none."""
+    found = np.full(len(calls["id"]), -1, np.int64)
+    of_host, of_call = _threads(host, calls)
+    for thread in common_values(of_host, of_call).tolist():
+        rows, mine = np.flatnonzero(of_host == thread), np.flatnonzero(of_call == thread)
+        start, stop = host["start_ns"][rows], host["end_ns"][rows]
+        order = np.lexsort((-stop, start))
+        rows, start, stop = rows[order], start[order], stop[order]
+        end = calls["end_ns"][mine]
+        at = stab_innermost(start, stop, calls["start_ns"][mine])
+        parent, _ = nest(start, stop, np.zeros(len(rows), np.int64))
+        # one that ends inside the call does not launch it
+        cut = np.flatnonzero((at >= 0) & (stop[at] < end))
+        while len(cut):
+            at[cut] = parent[at[cut]]
+            cut = cut[at[cut] >= 0]
+            cut = cut[stop[at[cut]] < end[cut]]
+        found[mine] = np.where(at >= 0, host["id"][rows[at]], -1)
+    return found
 
 
 def _tree(view: str) -> Callable[[Ask, Trace], Columns]:
@@ -257,6 +296,42 @@ def _communication(ask: Ask, _: Trace) -> Columns:
     return {"name": np.array([name for name in names if is_communication(name)], dtype=object)}
 
 
+def _queue_length(work: str) -> Callable[[Ask, Trace], Columns]:
+    def find(ask: Ask, _: Trace) -> Columns:
+        ops = ask(
+            "SELECT work.id, work.process_id, device, stream, call.start_ns AS call_ns, "
+            f"work.start_ns FROM launch JOIN {work} AS work ON work.id = launch.op "
+            "JOIN cuda_call AS call ON call.id = launch.call"
+        )
+        counter, firsts = group(ops["process_id"], ops["device"], ops["stream"])
+        return _changes(queue_length(counter, ops["call_ns"], ops["start_ns"]), ops["id"][firsts])
+
+    return find
+
+
+def _bandwidth(work: str) -> Callable[[Ask, Trace], Columns]:
+    def find(ask: Ask, _: Trace) -> Columns:
+        ops = ask(
+            "SELECT id, process_id, device, start_ns, end_ns, bytes, dense_rank() OVER "
+            f"(ORDER BY kind, copy_kind) AS kind FROM {work} WHERE kind <> 'kernel' AND bytes >= 0"
+        )
+        counter, firsts = group(ops["process_id"], ops["device"], ops["kind"])
+        series = bandwidth(counter, ops["start_ns"], ops["end_ns"], ops["bytes"])
+        return _changes(series, ops["id"][firsts])
+
+    return find
+
+
+def _changes(series: Series, firsts: IntArray) -> Columns:
+    """The changes of counters in order, each counter named by an operation of its own."""
+    return {
+        "id": firsts[series.counter],
+        "number": np.arange(len(series.value)),
+        "time_ns": series.time_ns,
+        "value": series.value,
+    }
+
+
 COMPUTED: Final[dict[str, Callable[[Ask, Trace], Columns]]] = {
     "range_call": _range_call,
     "innermost_range": _innermost_range,
@@ -266,5 +341,10 @@ COMPUTED: Final[dict[str, Callable[[Ask, Trace], Columns]]] = {
     "priority_wait": _priority_wait,
     "steady_step": _steady_step,
     "communication": _communication,
+    "operator_call": _operator_call,
+    "queue_length": _queue_length("gpu_work"),
+    "early_queue_length": _queue_length("early_gpu_work"),
+    "bandwidth": _bandwidth("gpu_work"),
+    "early_bandwidth": _bandwidth("early_gpu_work"),
 }
 """Name in statements -> what finds its columns."""

@@ -7,21 +7,9 @@ for an event is no GPU work.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from typing import Final
 
-import numpy as np
-
-from stepscope.activity.communication import is_communication
-from stepscope.reports.arrays import FloatArray, group, nullable, round_half_away
-from stepscope.reports.launches import launches
-from stepscope.reports.report import Argument, Arguments, Column
-from stepscope.reports.source import Rows, Source
-from stepscope.trace.frame import AnyArray, IntArray
-
-COMPUTATION, COMMUNICATION, MEMORY = range(3)
-CLASSES = ("computation", "communication", "memory")
+from stepscope.reports.report import Argument, Column, Unit
 
 WITHOUT_LAST_STEP = Argument(
     "without-last-step",
@@ -34,161 +22,64 @@ DEVICE = (
 )
 STREAM = (*DEVICE, Column("Strm", doc="stream"))
 
+CLASSED: Final = """(
+    SELECT work.*, CASE WHEN kind <> 'kernel' THEN 'memory'
+        WHEN communication.name IS NULL THEN 'computation' ELSE 'communication' END AS class
+    FROM {early}gpu_work AS work
+    LEFT JOIN communication ON communication.name::VARCHAR = work.name
+)"""
+"""Kernels, copies and memsets with the class of each."""
 
-@dataclass(frozen=True)
-class Launched:
-    """GPU operations with the call that enqueued each.
-
-    Attributes:
-        op: rows of the operations.
-        call: rows of the calls, one an operation.
-    """
-
-    op: IntArray
-    call: IntArray
-
-
-class Work:
-    """Kernels, copies and memsets of a trace.
-
-    Args:
-        source: the trace.
-        arguments: of the report; those of :data:`WITHOUT_LAST_STEP` count.
-    """
-
-    def __init__(self, source: Source, arguments: Arguments) -> None:
-        self._source = source
-        self.ops: Rows = source.gpu_work()
-        if arguments.get(WITHOUT_LAST_STEP.name):
-            limit = last_step_begins_ns(source)
-            if limit is not None:
-                pairs = Launched(*launches(self.ops, source.cuda_calls()))
-                before = source.cuda_calls()["start_ns"][pairs.call] < limit
-                keep = np.zeros(len(self.ops), bool)
-                keep[pairs.op[before]] = True
-                self.ops = self.ops.where(keep)
-
-    @cached_property
-    def launched(self) -> Launched:
-        """The operations whose launch was recorded."""
-        return Launched(*launches(self.ops, self._source.cuda_calls()))
-
-    @property
-    def calls(self) -> Rows:
-        """The calls that :attr:`launched` names."""
-        return self._source.cuda_calls()
-
-    @cached_property
-    def kind(self) -> IntArray:
-        """Class of each operation, a number into :data:`CLASSES`."""
-        kernel = self.ops.equals("kind", ("kernel",))
-        communicates = self.ops.that("name", is_communication)
-        return np.where(kernel, np.where(communicates, COMMUNICATION, COMPUTATION), MEMORY)
-
-    @cached_property
-    def devices(self) -> tuple[IntArray, IntArray]:
-        """Number of each operation's device, and an operation of each, in order of (PID, DevId)."""
-        return ordered(self.ops["process_id"], self.ops["device"])
-
-    @cached_property
-    def streams(self) -> tuple[IntArray, IntArray]:
-        """The same for streams."""
-        return ordered(self.ops["process_id"], self.ops["device"], self.ops["stream"])
-
-    def place(self, rows: AnyArray, *, stream: bool = False) -> list[Any]:
-        """The values of :data:`DEVICE`, or of :data:`STREAM`, for some operations."""
-        names = ("process_id", "device", "stream") if stream else ("process_id", "device")
-        return [self.ops[name][rows] for name in names]
+RUNNING: Final = f"""(
+    WITH classed AS {CLASSED}, events AS (
+        SELECT process_id, device, class, start_ns AS moment, 1 AS change FROM classed
+        UNION ALL SELECT process_id, device, class, end_ns, -1 FROM classed
+    ), held AS (
+        SELECT process_id, device, lead(moment) OVER so_far - moment AS ns,
+            sum(change * (class = 'computation')::INT) OVER so_far > 0 AS computation,
+            sum(change * (class = 'communication')::INT) OVER so_far > 0 AS communication,
+            sum(change * (class = 'memory')::INT) OVER so_far > 0 AS memory
+        FROM events WINDOW so_far AS (
+            PARTITION BY process_id, device ORDER BY moment ROWS UNBOUNDED PRECEDING)
+    )
+    SELECT process_id, device, computation, communication, memory, sum(ns)::BIGINT AS ns
+    FROM held GROUP BY ALL
+)"""
+"""For how long exactly these classes run on a device, from its first begin to its last end."""
 
 
-def ordered(*keys: AnyArray) -> tuple[IntArray, IntArray]:
-    """Number the distinct combinations of keys in ascending order, with a row that has each."""
-    codes, firsts = group(*keys)
-    order = np.lexsort([key[firsts] for key in reversed(keys)])
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[codes], firsts[order]
+def share(part: str, whole: str) -> str:
+    """Percent; null where the whole is nothing."""
+    return f"100::DOUBLE * ({part}) / nullif({whole}, 0)"
 
 
-def last_step_begins_ns(source: Source) -> int | None:
-    """Begin of the last ``ProfilerStep``; None where the trace has fewer than two of them."""
-    ranges = source.of_kind("range", "kind", "annotation", "pushpop")
-    if not len(ranges):
-        return None
-    steps = ranges.where(ranges.that("name", lambda text: "ProfilerStep" in text))
-    if len(set(steps["name"].tolist())) < 2:
-        return None
-    return int(steps["start_ns"].max())
+def share_column(label: str, doc: str) -> Column:
+    """The column of a :func:`share`."""
+    return Column(label, "ratio", doc, decimals=2)
 
 
-@dataclass(frozen=True)
-class Described:
-    """Statistics of each group of values; NaN where a group lacks the values for it.
-
-    Attributes:
-        count: number of values.
-        mean: their mean.
-        std: sample standard deviation; NaN below two values.
-        quartiles: least value, quartiles and greatest value, interpolated linearly.
-    """
-
-    count: IntArray
-    mean: FloatArray
-    std: FloatArray
-    quartiles: list[FloatArray]
-
-    def columns(self, rows: AnyArray | slice = slice(None)) -> list[Any]:
-        """The values of :func:`described_columns` for some groups, in order."""
-        return [
-            self.count[rows],
-            *(
-                nullable(round_half_away(part[rows], 3), np.isnan(part[rows]))
-                for part in (self.mean, self.std, *self.quartiles)
-            ),
-        ]
+def described(value: str) -> str:
+    """The values of :func:`described_columns`: nulls do not count, quartiles are interpolated."""
+    parts = "".join(
+        f", quantile_cont({value}, [0, 0.25, 0.5, 0.75, 1])[{n}]::DOUBLE" for n in range(1, 6)
+    )
+    return f"count({value}), avg({value}), stddev_samp({value}){parts}"
 
 
-def described_columns(unit: Any = "") -> tuple[Column, ...]:
+def described_columns(unit: Unit = "") -> tuple[Column, ...]:
     """The columns that pandas' ``describe`` has."""
     return (
         Column("Count", doc="number of values"),
-        Column("Mean", unit, "their mean"),
-        Column("StdDev", unit, "sample standard deviation; empty below two values"),
-        Column("Min", unit, "least value"),
-        Column("Q1", unit, "a quarter of the values is at most this"),
-        Column("Med", unit, "median"),
-        Column("Q3", unit, "three quarters of the values are at most this"),
-        Column("Max", unit, "greatest value"),
+        *(
+            Column(label, unit, doc, decimals=3)
+            for label, doc in (
+                ("Mean", "their mean"),
+                ("StdDev", "sample standard deviation; empty below two values"),
+                ("Min", "least value"),
+                ("Q1", "a quarter of the values is at most this"),
+                ("Med", "median"),
+                ("Q3", "three quarters of the values are at most this"),
+                ("Max", "greatest value"),
+            )
+        ),
     )
-
-
-def describe(values: AnyArray, groups: IntArray, number: int) -> Described:
-    """Describe the values of groups 0 to ``number - 1``."""
-    order = np.lexsort((values, groups))
-    ordered_ = values[order].astype(np.float64)
-    count = np.bincount(groups, minlength=number)
-    first = np.cumsum(count) - count
-    filled = np.flatnonzero(count)
-    mean, std = np.full(number, np.nan), np.full(number, np.nan)
-    quartiles = [np.full(number, np.nan) for _ in range(5)]
-    if len(filled):
-        mean[filled] = np.add.reduceat(ordered_, first[filled]) / count[filled]
-        away = np.square(ordered_ - np.repeat(mean[filled], count[filled]))
-        several = count > 1
-        squares = np.zeros(number)
-        squares[filled] = np.add.reduceat(away, first[filled])
-        std[several] = np.sqrt(squares[several] / (count[several] - 1))
-        for part, quartile in enumerate(quartiles):
-            at = first[filled] + (count[filled] - 1) * (part / 4)
-            low = np.floor(at).astype(np.int64)
-            high = np.minimum(low + 1, first[filled] + count[filled] - 1)
-            quartile[filled] = ordered_[low] + (ordered_[high] - ordered_[low]) * (at - low)
-    return Described(count, mean, std, quartiles)
-
-
-def share(part: AnyArray, whole: AnyArray) -> Any:
-    """Percent with two decimals; null where the whole is nothing."""
-    whole = np.asarray(whole, np.float64)
-    known = whole != 0
-    ratio = np.divide(100.0 * np.asarray(part), whole, out=np.zeros(len(whole)), where=known)
-    return nullable(round_half_away(ratio, 2), ~known)

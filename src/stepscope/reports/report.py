@@ -38,13 +38,14 @@ class Column:
         label: header without unit.
         unit: category; renderers convert and add the unit to the header.
         doc: what it means.
-        decimals: to which fractions of SQL are rounded; sizes are rounded once their unit is known.
+        decimals: to which fractions of SQL are rounded; by default one, and sizes once their unit
+            is known.
     """
 
     label: str
     unit: Unit = ""
     doc: str = ""
-    decimals: int = 1
+    decimals: int | None = None
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,6 @@ Answer = Sequence[Any]
 
 
 ROWS = Argument("rows", "show at most N rows (-1: all)", 50, low=-1)
-
-
-def limit(arguments: Arguments) -> slice:
-    """The rows that ``rows`` leaves to show."""
-    rows = int(arguments["rows"])
-    return slice(None) if rows < 0 else slice(rows)
 
 
 @dataclass(frozen=True)
@@ -263,7 +258,7 @@ def columns_of(
     source: Source, statement: str, arguments: Arguments, columns: Sequence[Column]
 ) -> Answer:
     """What a statement gives, rounded as the columns say."""
-    found = source.table(written(statement, arguments))
+    found = source.table(written(statement, arguments), coded=True)
     return [_rounded(data, column) for data, column in zip(found.columns, columns, strict=True)]
 
 
@@ -275,10 +270,13 @@ def _rounded(data: pa.ChunkedArray, column: Column) -> pa.Array:
         array = array.chunk(0) if array.num_chunks else pa.array([], array.type)
     if pa.types.is_string(array.type):
         return array.dictionary_encode()  # a text is then written once, however many rows have it
-    if not pa.types.is_floating(array.type) or column.unit in ("mem", "thru"):
+    decimals = column.decimals
+    if decimals is None and column.unit not in ("mem", "thru"):
+        decimals = 1
+    if decimals is None or not pa.types.is_floating(array.type):
         return array
     values = array.to_numpy(zero_copy_only=False)
-    return to_arrow(round_half_away(values, column.decimals), np.isnan(values))
+    return to_arrow(round_half_away(values, decimals), np.isnan(values))
 
 
 def table_of(report: Report, columns: Answer) -> pa.Table:

@@ -30,7 +30,7 @@ def written(statement: str, arguments: Mapping[str, int | bool | str]) -> str:
 
     ``{kernel}`` is the expression for a kernel's name, ``{kernels}``, ``{executions}`` and
     ``{work}`` are the views of kernels that have what it takes, alone, with their calls, and with
-    copies and fills.
+    copies and fills. ``{early}`` stands before the name of what may be without the last step.
     """
     name = "name"
     if arguments.get("base"):
@@ -45,6 +45,7 @@ def written(statement: str, arguments: Mapping[str, int | bool | str]) -> str:
         "kernels": f"kernel{ending}",
         "executions": f"execution{ending}",
         "work": f"gpu_work{ending}",
+        "early": "early_" if arguments.get("without-last-step") else "",
         **{key.replace("-", "_"): _literal(value) for key, value in arguments.items()},
     }
     if int(arguments.get("rows", 0)) < 0:
@@ -79,10 +80,15 @@ class Source:
     def _whole(self) -> Source:
         return self if self.scope.everything else Source(self.trace)
 
-    def table(self, statement: str) -> pa.Table:
-        """What a statement over the canonical tables and the views of reports gives."""
+    def table(self, statement: str, *, coded: bool = False) -> pa.Table:
+        """What a statement over the canonical tables and the views of reports gives.
+
+        Args:
+            statement: the statement.
+            coded: texts of many rows as dictionaries.
+        """
         self._declare(statement)
-        return self._files.table(statement)
+        return self._files.table(statement, coded=coded)
 
     def columns(self, statement: str) -> dict[str, AnyArray]:
         """The same as numpy columns: integer nulls are -1, null texts None."""
@@ -154,14 +160,6 @@ class Source:
         """Kernels."""
         return self.of_kind("gpu_op", "kind", "kernel")
 
-    def gpu_work(self) -> Rows:
-        """Kernels, copies and fills; whole graphs are left out, as what they hold is unknown."""
-        return self.of_kind("gpu_op", "kind", "kernel", "memcpy", "memset")
-
-    def cuda_calls(self) -> Rows:
-        """Calls of the CUDA runtime and driver."""
-        return self.of_kind("api_call", "api", "runtime", "driver")
-
 
 def _condition(scope: Scope, known: set[str]) -> str:
     """Which rows of a table count, by those of its columns that tell."""
@@ -211,12 +209,6 @@ class Rows:
     def texts(self, column: str) -> list[str]:
         """The distinct texts of a text column."""
         return self._trace.frame(self._table, column).texts[column]
-
-    def valid(self, column: str) -> BoolArray:
-        """Which rows have a value, for columns in which -1 is a value, too."""
-        mask = self._trace.arrow(self._table, [column]).column(0).is_valid().to_numpy()
-        found = np.asarray(mask, dtype=bool)
-        return found if self._chosen is None else found[self._chosen]
 
     def equals(self, column: str, values: Sequence[str]) -> BoolArray:
         """Which rows have one of these texts."""

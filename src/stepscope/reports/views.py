@@ -66,6 +66,16 @@ VIEWS: Final[dict[str, str]] = {
     "cuda_call": r"""
         SELECT *, regexp_replace(raw_name, '_v\d{4}$', '') AS function
         FROM api_call WHERE api IN ('runtime', 'driver')""",
+    # launched before the last step began; all of it where there are fewer than two steps
+    "early_gpu_work": """
+        WITH last_step AS (
+            SELECT max(start_ns) AS begin_ns FROM range
+            WHERE kind IN ('annotation', 'pushpop') AND name LIKE '%ProfilerStep%'
+            HAVING count(DISTINCT name) > 1
+        )
+        SELECT * FROM gpu_work WHERE NOT EXISTS (SELECT 1 FROM last_step) OR id IN (
+            SELECT launch.op FROM launch JOIN cuda_call ON cuda_call.id = launch.call
+            WHERE start_ns < (SELECT begin_ns FROM last_step))""",
     # which call launched which work: same process, same id
     "launch": """
         SELECT op.id AS op, call.id AS call

@@ -21,24 +21,7 @@ from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace, ranks
 from stepscope.simulation.build import Run, build, run_of
-from stepscope.simulation.changes import (
-    Bound,
-    CallCompiled,
-    Change,
-    DeviceLike,
-    EvenWork,
-    Free,
-    FuseOps,
-    InGraphs,
-    LaunchesFree,
-    LoadedBeside,
-    OverlapCommunication,
-    RankLike,
-    RemoveOps,
-    ScaleKernels,
-    ScaleOps,
-    Subject,
-)
+from stepscope.simulation.changes import Bound, Change, Subject
 from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay
@@ -296,7 +279,7 @@ class Simulation:
         for change in sorted(changes, key=_turn):
             if isinstance(change, Edit):
                 subjects, count = change.apply(self.facts, subjects, bound), 1
-            elif isinstance(change, Free) and change.cause == "profiler_overhead":
+            elif isinstance(change, edit.Free) and change.cause == "profiler_overhead":
                 factor = self.recording_factor[bound]
                 subjects = [
                     edit.without_recording(s, factor)
@@ -421,7 +404,7 @@ class Simulation:
 
     def _tool(self, changes: Sequence[Change]) -> Bound | None:
         """The cost of recording that a prediction leaves out; None where none does, or it goes."""
-        goes = any(isinstance(c, Free) and c.cause == "profiler_overhead" for c in changes)
+        goes = any(isinstance(c, edit.Free) and c.cause == "profiler_overhead" for c in changes)
         return "expected" if pace.is_recorded(self.subjects) and not goes else None
 
     def _with_other_work(
@@ -537,7 +520,7 @@ class Simulation:
         subjects = changed
         # stages launch at the pace of the one that waits for none already
         spared = any(
-            isinstance(c, DeviceLike) or (isinstance(c, EvenWork) and c.scope == "parts")
+            isinstance(c, edit.DeviceLike) or (isinstance(c, edit.EvenWork) and c.scope == "parts")
             for c in changes
         )
         if bound != "high" and spared:
@@ -628,7 +611,7 @@ def _turn(change: Change) -> int:
     """When a change is made: ranks become alike before, settings change after all others."""
     if isinstance(change, Edit):
         return change.order
-    return -1 if isinstance(change, RankLike | DeviceLike | EvenWork) else 0
+    return -1 if isinstance(change, edit.RankLike | edit.DeviceLike | edit.EvenWork) else 0
 
 
 def _most(sets: Sequence[Edit]) -> float:
@@ -662,24 +645,24 @@ def slowest_ns(replays: Sequence[Replay]) -> float:
 
 
 def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[list[Subject], int]:
-    if isinstance(change, DeviceLike):
+    if isinstance(change, edit.DeviceLike):
         return ranks.device_like(subjects, change.rank), len(subjects) - 1
-    if isinstance(change, EvenWork):
+    if isinstance(change, edit.EvenWork):
         return ranks.even_work(subjects, change.scope), len(subjects) - 1
-    if isinstance(change, RankLike):
+    if isinstance(change, edit.RankLike):
         known = {s.rank for s in subjects}
         if change.rank not in known:
             raise UsageError(f"there is no rank {change.rank}; ranks are {_listed(known)}")
         if change.other != "median" and change.other not in known:
             raise UsageError(f"there is no rank {change.other}; ranks are {_listed(known)}")
         return ranks.rank_like(subjects, change.rank, change.other), len(subjects) - 1
-    if isinstance(change, Free) and change.cause not in C:
+    if isinstance(change, edit.Free) and change.cause not in C:
         raise UsageError(
             f"{change.cause!r} is no cause of idle time; those are {', '.join(CAUSES)}"
         )
-    if isinstance(change, ScaleKernels):
+    if isinstance(change, edit.ScaleKernels):
         regex(change.regex)
-    if isinstance(change, ScaleKernels | ScaleOps) and not 0 <= change.factor < 1e6:
+    if isinstance(change, edit.ScaleKernels | edit.ScaleOps) and not 0 <= change.factor < 1e6:
         raise UsageError(f"a factor is at least 0 and below a million, not {change.factor:g}")
     found, count = [], 0
     for subject in subjects:
@@ -691,23 +674,23 @@ def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[lis
 
 def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
     match change:
-        case Free(cause, ranks) if ranks is None or subject.rank in ranks:
+        case edit.Free(cause, ranks) if ranks is None or subject.rank in ranks:
             after, count = edit.free(subject, cause, bound), 1
-        case LaunchesFree():
+        case edit.LaunchesFree():
             after, count = edit.launches_free(subject, bound), 1
-        case InGraphs(scope):
+        case edit.InGraphs(scope):
             inside = graphs.whole_step if scope == "step" else graphs.model_alone
             after, count = inside(subject, bound), 1
-        case OverlapCommunication():
+        case edit.OverlapCommunication():
             after = edit.overlap_communication(subject, bound)
             count = int(subject.program.communication.sum())
-        case ScaleKernels():
+        case edit.ScaleKernels():
             after, count = edit.scale_kernels(subject, change)
-        case LoadedBeside(more):
+        case edit.LoadedBeside(more):
             after, count = pace.loaded_beside(subject, more, bound), 1
-        case CallCompiled():
+        case edit.CallCompiled():
             after, count = edit.call_compiled(subject, change, bound)
-        case ScaleOps() | RemoveOps() | FuseOps():
+        case edit.ScaleOps() | edit.RemoveOps() | edit.FuseOps():
             after, count = edit.change_ops(subject, change)
         case _:
             after, count = subject, 0
@@ -715,13 +698,13 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
 
 
 _OPEN: Final = (
-    LaunchesFree
-    | InGraphs
-    | CallCompiled
-    | LoadedBeside
-    | OverlapCommunication
-    | DeviceLike
-    | EvenWork
+    edit.LaunchesFree
+    | edit.InGraphs
+    | edit.CallCompiled
+    | edit.LoadedBeside
+    | edit.OverlapCommunication
+    | edit.DeviceLike
+    | edit.EvenWork
     | Edit
 )
 _SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_kernels"})
@@ -730,7 +713,7 @@ _SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_ke
 def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
     """Whether any change, or the graph, has an uncertainty that another replay shows."""
     return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, _OPEN) or (isinstance(c, Free) and c.cause not in _SURE) for c in changes
+        isinstance(c, _OPEN) or (isinstance(c, edit.Free) and c.cause not in _SURE) for c in changes
     )
 
 

@@ -17,23 +17,8 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import stab_innermost, union
 from stepscope.intervals.algebra import Intervals, clip, total
 from stepscope.kernels.categories import classify
-from stepscope.simulation.changes import (
-    CallCompiled,
-    Change,
-    DeviceLike,
-    EvenWork,
-    Free,
-    FuseOps,
-    InGraphs,
-    LaunchesFree,
-    LoadedBeside,
-    OverlapCommunication,
-    RankLike,
-    RemoveOps,
-    ScaleKernels,
-    ScaleOps,
-    Subject,
-)
+from stepscope.simulation import changes as edit
+from stepscope.simulation.changes import Change, Subject
 from stepscope.simulation.model import Prediction, Simulation
 from stepscope.simulation.path import Part, Walker
 from stepscope.simulation.program import Replay
@@ -134,47 +119,47 @@ def _validity(simulation: Simulation, changes: Sequence[Change]) -> Validity:
 def describe(change: Change) -> str:
     """A change in words."""
     match change:
-        case Free(cause, ranks):
+        case edit.Free(cause, ranks):
             stated = f"without {cause}"
             stated += "" if ranks is None else f" on rank {', '.join(map(str, ranks))}"
-        case LaunchesFree():
+        case edit.LaunchesFree():
             stated = "launches cost nothing, as with CUDA graphs"
-        case ScaleKernels(regex, factor):
+        case edit.ScaleKernels(regex, factor):
             stated = f"kernels matching {regex!r} take {factor:g} times as long"
-        case ScaleOps(ops, factor):
+        case edit.ScaleOps(ops, factor):
             stated = f"{len(ops):,} GPU operations take {factor:g} times as long"
-        case RemoveOps(ops):
+        case edit.RemoveOps(ops):
             stated = f"without {len(ops):,} GPU operations"
-        case FuseOps(ops, duration):
+        case edit.FuseOps(ops, duration):
             stated = f"{len(ops):,} GPU operations become one of {duration / 1e6:g} ms per step"
-        case OverlapCommunication():
+        case edit.OverlapCommunication():
             stated = "communication overlaps with compute as far as dependencies allow"
-        case RankLike(rank, other):
+        case edit.RankLike(rank, other):
             like = "the median rank" if other == "median" else f"rank {other}"
             stated = f"rank {rank} is as fast as {like}"
-        case SettingChange() | InGraphs() | CallCompiled() | LoadedBeside():
+        case SettingChange() | edit.InGraphs() | edit.CallCompiled() | edit.LoadedBeside():
             stated = change.text
-        case DeviceLike(rank):
+        case edit.DeviceLike(rank):
             stated = f"the kernels of rank {rank} take what they take on the other ranks"
-        case EvenWork("stages"):
+        case edit.EvenWork("stages"):
             stated = "every stage of the pipeline computes as much"
-        case EvenWork():
+        case edit.EvenWork():
             stated = "the work is spread evenly over the ranks"
     return stated
 
 
 def _nothing(change: Change) -> str:
     match change:
-        case ScaleKernels(regex):
+        case edit.ScaleKernels(regex):
             return (
                 f"no kernel in the replayed steps matches {regex!r}; "
                 "'stepscope stats -r cuda_gpu_kern_sum' lists the names"
             )
-        case OverlapCommunication():
+        case edit.OverlapCommunication():
             return "there is no communication kernel in the replayed steps, so nothing to overlap"
-        case RankLike() | DeviceLike() | EvenWork():
+        case edit.RankLike() | edit.DeviceLike() | edit.EvenWork():
             return "there is only one rank, so no other to be like; give the captures of all ranks"
-        case Free(cause, ranks) if ranks is not None:
+        case edit.Free(cause, ranks) if ranks is not None:
             return f"none of the ranks {ranks} is there, so {cause} cannot be taken from them"
         case _:
             return "none of the named GPU operations lies in the replayed steps"

@@ -139,16 +139,24 @@ class Files:
         found = self._run(statement).fetchnumpy()
         return {name: _filled(data) for name, data in found.items()}
 
-    def table(self, statement: str) -> pa.Table:
-        """What a statement gives, as Arrow."""
+    def table(self, statement: str, *, coded: bool = False) -> pa.Table:
+        """What a statement gives, as Arrow.
+
+        Args:
+            statement: the statement.
+            coded: texts of many rows as dictionaries, so that each is held once.
+        """
         import pyarrow as pa
 
         if self.many and not hasattr(self._connection, "sql"):
             import duckdb  # noqa: F401 - gives connections their way to Arrow: worth it here
         if self.many:
             try:
-                return self._connection.sql(statement).to_arrow_table()
-            except self._duckdb.Error as error:
+                found = self._connection.sql(statement)
+                if coded:
+                    return _coded(pa.RecordBatchReader.from_stream(found))
+                return found.to_arrow_table()
+            except (self._duckdb.Error, OSError) as error:  # Arrow's own, where rows came before
                 raise self._failure(error) from error
         arrays = _arrays(self._run(statement))
         # columns of one name are told apart by their place
@@ -177,6 +185,22 @@ class Files:
 
 def _one_line(error: Exception) -> str:
     return " ".join(str(error).split())[:300]
+
+
+def _coded(reader: pa.RecordBatchReader) -> pa.Table:
+    """All that is read, texts as dictionaries: plain names of many rows take gigabytes."""
+    import pyarrow as pa
+
+    texts = [n for n, field in enumerate(reader.schema) if pa.types.is_string(field.type)]
+    batches = []
+    for batch in reader:
+        columns = batch.columns
+        for number in texts:
+            columns[number] = columns[number].dictionary_encode()
+        batches.append(pa.RecordBatch.from_arrays(columns, batch.schema.names))
+    if not batches:
+        return reader.schema.empty_table()
+    return pa.Table.from_batches(batches).unify_dictionaries()
 
 
 def _filled(data: AnyArray) -> AnyArray:

@@ -14,17 +14,18 @@ from stepscope.cache.arrays import ArrayWriter
 from stepscope.derived.kernel_category import category_table
 from stepscope.intervals.distinct import distinct_values
 from stepscope.jobs.view import JobView
+from stepscope.kernels.statements import GROUPINGS
 from stepscope.timeline.extract import in_page, linked_rows, packed
 from stepscope.timeline.stacks import WEIGHTS, Stacks
 from stepscope.timeline.stored_tables import DeviceSteps, StoredTables, write_tables
-from stepscope.timeline.tables import GROUPINGS, LONGEST_NAME, Window, Work, shown
+from stepscope.timeline.tables import LONGEST_NAME, Window, Work, shown
 from stepscope.timeline.timeline import Timeline
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray, from_arrow
 
 _COLUMNS: Final = [
-    *("gpu_op_id", "start_ns", "end_ns", "steady", "outer_operator"),
-    *dict.fromkeys(name for names in GROUPINGS.values() for name in names),
+    *("gpu_op_id", "start_ns", "end_ns", "steady"),
+    *dict.fromkeys(name for by in GROUPINGS.values() for name in (*by.keys, by.rather) if name),
 ]
 """What the tables need of ``kernel_category``."""
 
@@ -259,11 +260,11 @@ class Panels:
             kept[mine] = np.cumsum(in_page(slices, begin, end))[kept[mine]] - 1
         kernel, texts = work.categories["kernel"][rows], work.categories.texts["kernel"]
         groups = {}
-        for by in GROUPINGS:
+        for by, grouped in GROUPINGS.items():
             grouping = work.grouping(by)
             code = grouping.code[rows]
             groups[by] = {
-                "keys": list(GROUPINGS[by]),
+                "keys": list(grouped.keys),
                 "names": {g: shown(grouping.names[g]) for g in distinct_values(code).tolist()},
                 "code": packed(code, "u4"),
             }

@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from stepscope.cache.arrays import ArrayFile, ArrayWriter
-from stepscope.timeline.tables import GROUPINGS, LONGEST_NAME, NOTHING, Grouping, Work
-from stepscope.trace.errors import UsageError
+from stepscope.kernels.statements import GROUPINGS, grouped_by
+from stepscope.timeline.tables import LONGEST_NAME, NOTHING, Grouping, Work
 from stepscope.trace.frame import AnyArray, Frame, IntArray
 
 if TYPE_CHECKING:
@@ -140,8 +140,7 @@ class StoredWork(Work):
 
     def grouped(self, by: str) -> Grouping:
         """The groups of a key."""
-        if by not in GROUPINGS:
-            raise UsageError(f"there is no table by {by[:40]!r}")
+        grouped_by(by)
         lines = self._file[f"{by}.names"].tobytes()  # JSON ends no line inside a name
         names = msgspec.json.decode(b"[" + lines.replace(b"\n", b",") + b"]", type=_NAMES)
         return Grouping(names, self._file[f"{by}.code"], self._file[f"{by}.order"])

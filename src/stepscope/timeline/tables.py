@@ -9,24 +9,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
 from stepscope.intervals.distinct import with_inverse
+from stepscope.kernels.statements import grouped_by
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
-
-GROUPINGS: Final[dict[str, tuple[str, ...]]] = {
-    "kernel": ("kernel", "category", "math"),
-    "operator": ("operator", "phase"),
-    "inner": ("operator", "phase"),
-    "range": ("range", "phase"),
-    "module": ("module", "phase"),
-    "source": ("source", "phase"),
-    "category": ("category", "phase"),
-}
-"""What a table groups by -> the columns that name a row, the first one above all."""
 
 MOST_GROUPS = 20_000
 """Rows of an answer; more names are more than anybody reads, and some 4 MB."""
@@ -107,15 +97,15 @@ class Work:
         Raises:
             UsageError: there is no such key.
         """
-        if by not in GROUPINGS:
-            raise UsageError(f"there is no table by {by[:40]!r}; choose {', '.join(GROUPINGS)}")
         if by not in self._groupings:
             self._groupings[by] = self.grouped(by)
         return self._groupings[by]
 
     def grouped(self, by: str) -> Grouping:
         """The same, made again and not kept."""
-        columns = [self._column(by, name) for name in GROUPINGS[by]]
+        by_ = grouped_by(by)
+        first, *others = by_.keys
+        columns = [self._column(first, by_.rather), *map(self._column, others)]
         key = np.zeros(len(self.categories), np.int64)
         for codes, texts in columns:
             key = key * (len(texts) + 1) + codes + 1
@@ -135,19 +125,18 @@ class Work:
             order = np.lexsort((self.ns, code))
         return Grouping(names, code, order)
 
-    def _column(self, by: str, name: str) -> tuple[IntArray, list[str]]:
-        """Codes and texts of one key column; equal texts share a code."""
-        frame = self.categories
-        if by != "operator" or name != "operator":
-            return frame[name].astype(np.int64), frame.texts[name]
-        # as stepscope operators: the outermost operator, else the range of one
-        outer, inner = frame["outer_operator"], frame["operator"]
-        texts = [*frame.texts["outer_operator"], *frame.texts["operator"]]
+    def _column(self, name: str, rather: str = "") -> tuple[IntArray, list[str]]:
+        """Codes and texts of a key column, see ``GroupBy``; equal texts share a code."""
+        codes, texts = self.categories[name].astype(np.int64), self.categories.texts[name]
+        if not rather:
+            return codes, texts
+        before, earlier = self.categories[rather], self.categories.texts[rather]
+        texts = [*earlier, *texts]
         place: dict[str, int] = {}
         numbers = [place.setdefault(text, i) for i, text in enumerate(texts)]
         shared = np.array([*numbers, -1], np.int64)
-        behind = np.where(inner >= 0, inner + len(frame.texts["outer_operator"]), -1)
-        return shared[np.where(outer >= 0, outer, behind)], texts
+        codes = np.where(codes >= 0, codes + len(earlier), -1)
+        return shared[np.where(before >= 0, before, codes)], texts
 
     def table(self, by: str, window: Window) -> dict[str, Any]:
         """One row a group: how often, how long; the longest time first.
@@ -182,7 +171,7 @@ class Work:
             "end": window.end,
             "wall_ns": window.wall_ns,
             "steps": window.steps,
-            "keys": list(GROUPINGS[by]),
+            "keys": list(grouped_by(by).keys),
             "left_out": len(best) - len(kept),
             "columns": {
                 "group": code[first][kept].tolist(),

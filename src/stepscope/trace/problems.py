@@ -7,6 +7,7 @@ sentence that says what to do. Importers count; renderers show. Adding one is ad
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -62,13 +63,18 @@ _EARLIER = {"says": "message", "do": "remedy"}  # old name: new name
 
 def with_current_names(problems: object) -> object:
     """Decoded problems with the names of today, whichever version wrote them."""
-    if not isinstance(problems, list):
-        return problems
+    return renamed(problems, _EARLIER)
+
+
+def renamed(rows: object, names: Mapping[str, str]) -> object:
+    """Decoded rows with some of their fields renamed; what is no list of objects stays as it is."""
+    if not isinstance(rows, list):
+        return rows
     return [
-        {_EARLIER.get(name, name): value for name, value in one.items()}
-        if isinstance(one, dict)
-        else one
-        for one in problems
+        {names.get(name, name): value for name, value in row.items()}
+        if isinstance(row, dict)
+        else row
+        for row in rows
     ]
 
 

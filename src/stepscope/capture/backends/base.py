@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,8 @@ from stepscope.capture.options import Options, refuse_unwritable
 
 HOOK_FOLDER = Path(__file__).resolve().parents[1] / "hook" / "path"
 """Goes into the program's ``PYTHONPATH``, so it holds a ``sitecustomize`` and nothing else."""
+
+HOOK_CONFIGURATION = "hook.conf"
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,61 @@ def tool_or(name: str, newest: tuple[int, ...], *, shown: bool, missing: str) ->
         raise CaptureError(missing)
     tool = Tool(name, newest)
     return tool, f"{name} is not installed here; the command is for version {tool.text()} or newer"
+
+
+def tool_readiness(name: str, remedy: str) -> Readiness:
+    """Is there a tool that runs? The remedy is told where it is not."""
+    tool = find_tool(name)
+    if tool is None:
+        return Readiness(False, f"{name} is not installed", remedy)
+    return Readiness(True, "ready", detail=f"{tool.path} {tool.text()}")
+
+
+def tool_help(*command: str) -> str:
+    """What a tool says of its options, which come and go with versions; empty where it fails."""
+    try:
+        return subprocess.run(
+            [*command, "--help"], capture_output=True, text=True, timeout=30, check=False
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+_WRITTEN = {
+    "delay_s": "--delay and --duration",
+    "duration_s": "--delay and --duration",
+    "ring_s": "--ring",
+    "max_bytes": "--max-size",
+}
+"""Options that are given by another name than that of their attribute."""
+
+
+def refuse(options: Options, sentence: str, *unknown: str) -> None:
+    """Refuse options that a back-end does not know; the sentence names the first as ``{}``.
+
+    Raises:
+        CaptureError: one is given.
+    """
+    for name in unknown:
+        if getattr(options, name):
+            written = _WRITTEN.get(name, f"--{name.replace('_', '-')}")
+            raise CaptureError(sentence.format(written))
+
+
+def steps_by_hook(
+    options: Options, environment: dict[str, str]
+) -> tuple[dict[str, str], dict[Path, str]]:
+    """The environment and files with which the hook has another tool record some steps."""
+    if not options.steps:
+        return environment, {}
+    path = options.output.resolve() / HOOK_CONFIGURATION
+    values: dict[str, object] = {
+        "hook": "profiler",
+        "steps": options.steps,
+        "warmup": options.warmup,
+        "ops": options.ops,
+    }
+    return with_hook({**environment, "STEPSCOPE_CAPTURE": str(path)}), {path: configuration(values)}
 
 
 def path_for_tool(path: Path) -> str:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-import subprocess
 
 from stepscope.capture.backends.base import (
     Backend,
     Plan,
     Readiness,
-    configuration,
     path_for_tool,
+    refuse,
+    steps_by_hook,
+    tool_help,
     tool_or,
-    with_hook,
+    tool_readiness,
 )
-from stepscope.capture.errors import CaptureError
-from stepscope.capture.libraries import find_tool
 from stepscope.capture.options import PROFILER_RANGE, Options
 
 RESULT = "kernels"
-_CONFIGURATION = "hook.conf"
 _LOG = "ncu.log"
 _MOST_KERNELS = 20
 """Kernels of a capture by an ncu that cannot tell launches apart: more take very long."""
@@ -33,67 +31,36 @@ _LIMIT_S = 180.0
 
 def check(command: tuple[str, ...]) -> Readiness:
     """Is there an ncu that runs?"""
-    tool = find_tool("ncu")
-    if tool is None:
-        return Readiness(
-            False,
-            "ncu is not installed",
-            "install Nsight Compute from developer.nvidia.com/nsight-compute, or the CUDA toolkit",
-        )
-    return Readiness(True, "ready", detail=f"{tool.path} {tool.text()}")
-
-
-def _tells_launches_apart(program: str) -> bool:
-    """Whether filters can be applied to each kernel and launch shape separately."""
-    try:
-        done = subprocess.run(
-            [program, "--help"], capture_output=True, text=True, timeout=30, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return "per-launch-config" in done.stdout
+    return tool_readiness(
+        "ncu",
+        "install Nsight Compute from developer.nvidia.com/nsight-compute, or the CUDA toolkit",
+    )
 
 
 def plan(options: Options, shown: bool = False) -> Plan:
     """``ncu`` on one launch of each kernel and shape, after warm-up or in the range."""
     remedy = check(options.command).remedy
     tool, note = tool_or("ncu", _ASSUMED, shown=shown, missing=remedy)
-    for given, name in (
-        (options.paused, "--paused"),
-        (bool(options.delay_s or options.duration_s), "--delay and --duration"),
-        (bool(options.ring_s), "--ring"),
-        (bool(options.max_bytes), "--max-size"),
-        (bool(options.ranks), "--ranks"),
-        (bool(options.ranges), "--ranges"),
-        (bool(options.record), "--record"),
-        (options.gc, "--gc"),
-        (options.waits, "--waits"),
-        (options.sample_hz > 0, "--sample-hz"),
-        (options.stacks, "--stacks"),
-        (options.memory, "--memory"),
-        (options.memory_snapshot, "--memory-snapshot"),
-        (options.ops, "--ops"),
-    ):
-        if given:
-            raise CaptureError(f"the ncu back-end does not know {name}")
+    refuse(
+        options,
+        "the ncu back-end does not know {}",
+        *("paused", "delay_s", "duration_s", "ring_s", "max_bytes", "ranks", "ranges", "record"),
+        *("gc", "waits", "sample_hz", "stacks", "memory", "memory_snapshot", "ops"),
+    )
     log = options.output.resolve() / _LOG
     command = [tool.path, "--set", "full", "--target-processes", "all", "--force-overwrite"]
     command += ["--log-file", path_for_tool(log)]
-    filters, metadata = _filters(options, bool(note) or _tells_launches_apart(tool.path))
+    # whether filters can be applied to each kernel and launch shape separately
+    apart = bool(note) or "per-launch-config" in tool_help(tool.path)
+    filters, metadata = _filters(options, apart)
     command += filters
     command += ["--export", path_for_tool(options.output.resolve() / RESULT)]
-    environment: dict[str, str] = {}
-    files = {}
     if options.steps or options.range == PROFILER_RANGE:
         command += ["--profile-from-start", "off"]
     elif options.range:
         name, _, domain = options.range.partition("@")
         command += ["--nvtx", "--nvtx-include", f"{domain}@{name}/" if domain else f"{name}/"]
-    if options.steps:
-        path = options.output.resolve() / _CONFIGURATION
-        values = {"hook": "profiler", "steps": options.steps, "warmup": options.warmup}
-        files[path] = configuration(values)
-        environment = with_hook({"STEPSCOPE_CAPTURE": str(path)})
+    environment, files = steps_by_hook(options, {})
     return Plan(
         command=(*command, *options.command),
         environment=environment,

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from stepscope.capture.backends.base import Backend, Plan, Readiness, configuration, with_hook
-from stepscope.capture.errors import CaptureError
+from stepscope.capture.backends.base import (
+    HOOK_CONFIGURATION,
+    Backend,
+    Plan,
+    Readiness,
+    configuration,
+    refuse,
+    with_hook,
+)
 from stepscope.capture.libraries import site_folders
 from stepscope.capture.options import Options
 
-_CONFIGURATION = "hook.conf"
 STEPS, WARMUP = 10, 5
 """Recorded where --steps is not given: torch.profiler keeps everything in memory, so never all."""
 
@@ -26,23 +32,15 @@ def check(command: tuple[str, ...]) -> Readiness:
 
 def plan(options: Options, shown: bool = False) -> Plan:
     """The program itself, with a hook that records some optimizer steps."""
-    for given, name in (
-        (bool(options.range), "--range"),
-        (options.paused, "--paused"),
-        (bool(options.delay_s or options.duration_s), "--delay and --duration"),
-        (bool(options.ring_s), "--ring"),
-        (bool(options.record), "--record"),
-        (options.gc, "--gc"),
-        (options.waits, "--waits"),
-        (options.sample_hz > 0, "--sample-hz"),
-    ):
-        if given:
-            raise CaptureError(
-                f"the torch back-end records optimizer steps and does not know {name}; give "
-                "--steps and --warmup, or use --backend collector"
-            )
+    refuse(
+        options,
+        "the torch back-end records optimizer steps and does not know {}; give --steps and "
+        "--warmup, or use --backend collector",
+        *("range", "paused", "delay_s", "duration_s", "ring_s", "record"),
+        *("gc", "waits", "sample_hz"),
+    )
     steps, warmup = options.steps or STEPS, options.warmup if options.steps else WARMUP
-    path = options.output.resolve() / _CONFIGURATION
+    path = options.output.resolve() / HOOK_CONFIGURATION
     values: dict[str, object] = {
         "hook": "torch",
         "steps": steps,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
+from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure, kernel_figures
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.profiler_overhead_figures import (
     tool_figures,
@@ -87,17 +87,7 @@ def detect(case: Case) -> Detection | None:
         figures=[
             idle_figure(_ID),
             *tool_figures(case),
-            Figure(
-                "kernels",
-                "count",
-                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {gpu} AND {window}",
-            ),
-            Figure(
-                "median_kernel_ns",
-                "ns",
-                "SELECT median(end_ns - start_ns) FROM gpu_op "
-                "WHERE kind = 'kernel' AND {gpu} AND {window}",
-            ),
+            *kernel_figures(),
         ],
         where=where,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure, located
+from stepscope.diagnosis.cause import Case, Cause, Detection, idle_figure, kernel_figures, located
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.kernels import CATEGORY_NAMES
@@ -45,17 +45,7 @@ def detect(case: Case) -> Detection | None:
         ],
         figures=[
             idle_figure(_ID),
-            Figure(
-                "kernels",
-                "count",
-                "SELECT count(*) FROM gpu_op WHERE kind = 'kernel' AND {gpu} AND {window}",
-            ),
-            Figure(
-                "median_kernel_ns",
-                "ns",
-                "SELECT median(end_ns - start_ns)::BIGINT FROM gpu_op "
-                "WHERE kind = 'kernel' AND {gpu} AND {window}",
-            ),
+            *kernel_figures(),
         ],
         where=located(kernels.attribution.heaviest(rows)),
     )

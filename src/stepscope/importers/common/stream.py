@@ -31,6 +31,19 @@ def truncated(path: Path) -> InputError:
     )
 
 
+def first_bytes(path: Path, size: int = HEAD_BYTES) -> bytes:
+    """The first bytes of a file as they are.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
+
+
 @contextmanager
 def open_text(path: Path) -> Iterator[Read]:
     """Open a trace file, decompressing on the way.

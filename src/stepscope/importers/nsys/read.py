@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from stepscope.importers.common.about import rank_of
+from stepscope.importers.common.stream import first_bytes
 from stepscope.importers.nsys.about import (
     About,
     missing_tables,
@@ -78,7 +79,7 @@ def opened(path: Path) -> Iterator[Source]:
     Raises:
         InputError: it cannot be opened.
     """
-    kind = kind_of(path, b"" if path.is_dir() else _head(path))
+    kind = kind_of(path, b"" if path.is_dir() else first_bytes(path, _HEAD_BYTES))
     if kind is Kind.REPORT:
         with exported(path) as database, closing(SqliteSource(database, shown=path)) as source:
             yield source
@@ -98,14 +99,6 @@ def _plain(path: Path, kind: Kind | None) -> Source:
     if kind is Kind.ARROW_STREAM:
         return StreamSource(path)
     return SqliteSource(path)
-
-
-def _head(path: Path) -> bytes:
-    try:
-        with path.open("rb") as stream:
-            return stream.read(_HEAD_BYTES)
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}; check its rights") from error
 
 
 def _fill(path: Path, source: Source, writer: TraceWriter) -> Meta:

@@ -135,7 +135,6 @@ class Agent(msgspec.Struct, frozen=True):
     cu_count: int = 0
     max_engine_clk_fcompute: int = 0
     logical_node_type_id: int = 0
-    node_id: int = 0
     mem_banks: list[Bank] = []
 
 

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from stepscope.reports.arrays import dictionary
 from stepscope.reports.gpu_work import (
     STREAM,
     WITHOUT_LAST_STEP,
-    Work,
-    describe,
+    described,
     described_columns,
     share,
+    share_column,
 )
 from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
-from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.reports.report import Argument, Column, Report
 
-_CATEGORIES = ["host wait", "kernel wait", "other"]
-_HOST, _KERNEL, _OTHER = range(3)
 _DELAY = Argument(
     "delay",
     "gaps shorter than this many ns, which the host did not cause, are the wait between kernels "
@@ -26,41 +20,26 @@ _DELAY = Argument(
     30_000,
     low=0,
 )
-
-
-def _run(source: Source, arguments: Arguments) -> Answer:
-    work = Work(source, arguments)
-    start, end = work.ops["start_ns"], work.ops["end_ns"]
-    stream, firsts = work.streams
-    launched_ns = np.full(len(work.ops), -1, np.int64)
-    pairs = work.launched
-    launched_ns[pairs.op] = work.calls["start_ns"][pairs.call]
-    order = np.lexsort((start, stream))
-    before, after = order[:-1], order[1:]
-    same = stream[before] == stream[after]
-    before, after = before[same], after[same]
-    gap = start[after] - end[before]
-    category = np.where(
-        launched_ns[after] > end[before],
-        _HOST,
-        np.where(gap < int(arguments["delay"]), _KERNEL, _OTHER),
-    )
-    number = len(firsts) * len(_CATEGORIES)
-    groups = stream[after] * len(_CATEGORIES) + category
-    total = np.zeros(number, np.int64)
-    np.add.at(total, groups, gap)
-    of_stream = np.repeat(np.add.reduceat(total, np.arange(0, number, 3)), 3) if number else total
-    # a stream without a gap of some category has no row for it
-    found = describe(gap, groups, number)
-    rows = np.flatnonzero(found.count)
-    return [
-        *work.place(firsts[rows // len(_CATEGORIES)], stream=True),
-        dictionary(rows % len(_CATEGORIES), _CATEGORIES),
-        total[rows],
-        share(total[rows], of_stream[rows]),
-        *found.columns(rows),
-    ]
-
+_SQL = f"""
+WITH called AS (
+    SELECT op AS id, arg_max(start_ns, call) AS call_ns
+    FROM launch JOIN cuda_call ON cuda_call.id = launch.call GROUP BY op
+), neighbours AS (
+    SELECT process_id, device, stream, call_ns, lag(end_ns) OVER stream_work AS before_ns,
+        start_ns - before_ns AS gap
+    FROM {{early}}gpu_work AS work LEFT JOIN called USING (id)
+    WINDOW stream_work AS (PARTITION BY process_id, device, stream ORDER BY start_ns, work.id)
+), described AS (
+    SELECT process_id, device, stream, CASE WHEN call_ns > before_ns THEN 'host wait'
+        WHEN gap < {{delay}} THEN 'kernel wait' ELSE 'other' END AS category,
+        sum(gap)::BIGINT AS idle, {described("gap")}
+    FROM neighbours WHERE before_ns IS NOT NULL GROUP BY ALL
+)
+SELECT process_id, device, stream, category, idle,
+    {share("idle", "sum(idle) OVER (PARTITION BY process_id, device, stream)")},
+    described.* EXCLUDE (process_id, device, stream, category, idle)
+FROM described ORDER BY process_id, device, stream, category
+"""
 
 REPORTS = [
     Report(
@@ -76,10 +55,10 @@ REPORTS = [
             *STREAM,
             Column("Category", doc="host wait, kernel wait or other"),
             Column("Idle", "dur", "sum of the gaps"),
-            Column("Share", "ratio", "of the stream's gaps"),
+            share_column("Share", "of the stream's gaps"),
             *described_columns("dur"),
         ),
-        _run,
+        _SQL,
         arguments=(_DELAY, WITHOUT_LAST_STEP),
         aliases=("get_idle_time_breakdown",),
         needs=(GPU_WORK, CUDA_CALLS),

@@ -2,78 +2,32 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from stepscope.intervals.algebra import Intervals, intersect, subtract, total, union
-from stepscope.reports.arrays import dictionary
-from stepscope.reports.gpu_work import CLASSES, DEVICE, WITHOUT_LAST_STEP, Work, share
+from stepscope.reports.gpu_work import (
+    CLASSED,
+    DEVICE,
+    RUNNING,
+    WITHOUT_LAST_STEP,
+    share,
+    share_column,
+)
 from stepscope.reports.needs import GPU_WORK, Need
-from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.reports.report import Argument, Column, Report
 from stepscope.reports.summary import header, summary
 
-
-def _types(source: Source, arguments: Arguments) -> Answer:
-    """Time in which exactly the classes of one combination run."""
-    work = Work(source, arguments)
-    device, firsts = work.devices
-    start, end = work.ops["start_ns"], work.ops["end_ns"]
-    rows: list[tuple[int, int, int]] = []
-    for number in range(len(firsts)):
-        covered = [
-            union(start[mine], end[mine])
-            for mine in ((device == number) & (work.kind == kind) for kind in range(len(CLASSES)))
-        ]
-        for combination in range(1, 1 << len(CLASSES)):
-            running_ns = total(_exactly(covered, combination))
-            if running_ns:
-                rows.append((number, combination, running_ns))
-    found = np.array(rows, np.int64).reshape(-1, 3)
-    found = found[np.lexsort((found[:, 1], -found[:, 2], found[:, 0]))]
-    of, classes, length = found.T
-    whole = np.bincount(of, weights=length, minlength=len(firsts))[of]
-    names = [
-        " overlapping ".join(name for bit, name in enumerate(CLASSES) if number >> bit & 1)
-        for number in range(1 << len(CLASSES))
-    ]
-    return [*work.place(firsts[of]), dictionary(classes, names), length, share(length, whole)]
-
-
-def _exactly(covered: list[Intervals], combination: int) -> Intervals:
-    """Where all sets of a combination (one bit each) cover, and none of the others does."""
-    inside = [part for bit, part in enumerate(covered) if combination >> bit & 1]
-    found = inside[0]
-    for part in inside[1:]:
-        found = intersect(found, part)
-    for bit, part in enumerate(covered):
-        if not combination >> bit & 1:
-            found = subtract(found, part)
-    return found
-
-
-_CLASSED = """(
-    WITH last_step AS (
-        SELECT CASE WHEN count(DISTINCT name) > 1 THEN max(start_ns) END AS begin_ns FROM range
-        WHERE kind IN ('annotation', 'pushpop') AND name LIKE '%ProfilerStep%'
-    ), early AS (
-        SELECT DISTINCT launch.op AS id FROM launch JOIN cuda_call ON cuda_call.id = launch.call
-        WHERE {without_last_step} AND start_ns < (SELECT begin_ns FROM last_step)
-    )
-    SELECT process_id, device, duration_ns, gpu_work.name, CASE
-        WHEN kind <> 'kernel' THEN 2 WHEN communication.name IS NULL THEN 0 ELSE 1 END AS side,
-        ['computation', 'communication', 'memory'][side + 1] AS class
-    FROM gpu_work LEFT JOIN communication ON communication.name::VARCHAR = gpu_work.name
-    WHERE NOT {without_last_step} OR (SELECT begin_ns IS NULL FROM last_step)
-        OR id IN (SELECT id FROM early)
-)"""
+_TYPES = f"""
+SELECT process_id, device, concat_ws(' overlapping ', CASE WHEN computation THEN 'computation' END,
+        CASE WHEN communication THEN 'communication' END, CASE WHEN memory THEN 'memory' END),
+    ns, {share("ns", "sum(ns) OVER (PARTITION BY process_id, device)")}
+FROM {RUNNING} WHERE ns > 0 AND (computation OR communication OR memory)
+ORDER BY process_id, device, ns DESC, memory, communication, computation
+"""
 _KERNELS = summary(
-    _CLASSED,
+    CLASSED,
     "process_id",
     "device",
-    "side",
     "class",
     "name",
-    first="process_id, device, side",
+    first="process_id, device, array_position(['computation', 'communication'], class)",
     order="name",
     shown="process_id, device, class, name",
 )
@@ -99,9 +53,9 @@ REPORTS = [
             *DEVICE,
             Column("Class", doc="what runs; nothing else does"),
             Column("Time", "dur", "for how long"),
-            Column("Share", "ratio", "of the device's busy time"),
+            share_column("Share", "of the device's busy time"),
         ),
-        _types,
+        _TYPES,
         arguments=(WITHOUT_LAST_STEP,),
         needs=(GPU_WORK,),
     ),

@@ -2,119 +2,51 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 
-import numpy as np
-
-from stepscope.reports.arrays import dictionary, group
 from stepscope.reports.gpu_work import (
     WITHOUT_LAST_STEP,
-    Work,
-    describe,
+    described,
     described_columns,
     share,
+    share_column,
 )
-from stepscope.reports.launches import Names, call_names
 from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
-from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
-from stepscope.reports.source import Source
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.reports.report import Argument, Column, Report
 
 _KERNELS_ONLY = Argument("kernels", "only kernels, no copies and memsets")
 _CALL = Argument("call", "calls that take longer than this many ns are outliers", 50_000, low=0)
 _DELAY = Argument("delay", "delays longer than this many ns are outliers", 100_000, low=0)
-
-
-@dataclass(frozen=True)
-class _Launches:
-    """One entry an operation that a call of its own launched.
-
-    Attributes:
-        work: all operations.
-        op: rows of the operations.
-        call: rows of the calls.
-        call_ns: how long each call took.
-        gpu_ns: how long each operation took.
-        delay_ns: from the return of the call to the begin of the operation; 0 where it began
-            before.
-        names: of the calls.
-    """
-
-    work: Work
-    op: IntArray
-    call: IntArray
-    call_ns: IntArray
-    gpu_ns: IntArray
-    delay_ns: IntArray
-    names: Names
-
-    @property
-    def short(self) -> BoolArray:
-        """Operations that take less than the call that launched them."""
-        return np.asarray(self.gpu_ns < self.call_ns, bool)
-
-
-def _launches(source: Source, arguments: Arguments) -> _Launches:
-    work = Work(source, arguments)
-    op, call = work.launched.op, work.launched.call
-    # the time of a call that launched a whole graph says nothing of one operation
-    several = np.bincount(call, minlength=len(work.calls))[call] > 1
-    keep = ~several
-    if arguments.get(_KERNELS_ONLY.name):
-        keep &= work.ops.equals("kind", ("kernel",))[op]
-    op, call = op[keep], call[keep]
-    names = call_names(work.calls)
-    return _Launches(
-        work,
-        op,
-        call,
-        work.calls.duration[call],
-        work.ops.duration[op],
-        np.maximum(work.ops["start_ns"][op] - work.calls["end_ns"][call], 0),
-        Names(names.codes[call], names.texts),
-    )
-
-
-def _summary(source: Source, arguments: Arguments) -> Answer:
-    found = _launches(source, arguments)
-    cutoff, longest = int(arguments["call"]), int(arguments["delay"])
-    slow, late = found.call_ns > cutoff, found.delay_ns > longest
-    groups, firsts = group(found.names.codes)
-    number = len(firsts)
-    count = np.bincount(groups, minlength=number)
-    order = np.argsort(-count, kind="stable")
-
-    def counted(mask: BoolArray) -> IntArray:
-        return np.bincount(groups[mask], minlength=number)[order]
-
-    parts = [counted(found.short & ~slow), counted(slow), counted(late)]
-    return [
-        dictionary(found.names.codes[firsts][order], found.names.texts),
-        *(column for part in parts for column in (part, share(part, count[order]))),
-        *describe(found.call_ns, groups, number).columns(order),
-        *(column for column in describe(found.delay_ns, groups, number).columns(order)[1:]),
-    ]
-
-
-def _trace(source: Source, arguments: Arguments) -> Answer:
-    found = _launches(source, arguments)
-    calls, ops = found.work.calls, found.work.ops
-    order = np.lexsort((found.op, calls["start_ns"][found.call]))
-    op, call = found.op[order], found.call[order]
-    return [
-        calls["start_ns"][call],
-        found.call_ns[order],
-        found.gpu_ns[order],
-        found.delay_ns[order],
-        calls["correlation_id"][call],
-        *found.work.place(op, stream=True),
-        dictionary(found.names.codes[order], found.names.texts),
-        dictionary(ops["name"][op], ops.texts("name")),
-    ]
+# the time of a call that launched a whole graph says nothing of one operation
+_LAUNCHED = """
+WITH alone AS (
+    SELECT call, any_value(op) AS op FROM launch JOIN {early}gpu_work AS work ON work.id = op
+    GROUP BY call HAVING count(*) = 1
+), launched AS (
+    SELECT call.start_ns, call.duration_ns AS call_ns, work.duration_ns AS gpu_ns,
+        greatest(work.start_ns - call.end_ns, 0) AS delay_ns, call.correlation_id,
+        work.process_id, device, stream, function, work.name, op
+    FROM alone JOIN gpu_work AS work ON work.id = op JOIN cuda_call AS call ON call.id = alone.call
+    WHERE kind = 'kernel' OR NOT {kernels}
+)
+"""
+_SUMMARY = f"""
+{_LAUNCHED}, counted AS (
+    SELECT function, count(*) FILTER (gpu_ns < call_ns AND call_ns <= {{call}}) AS short,
+        count(*) FILTER (call_ns > {{call}}) AS slow,
+        count(*) FILTER (delay_ns > {{delay}}) AS late, count(*) AS launches,
+        {described("call_ns")}, {described("delay_ns").partition(", ")[2]}
+    FROM launched GROUP BY function
+)
+SELECT function, short, {share("short", "launches")}, slow, {share("slow", "launches")},
+    late, {share("late", "launches")}, counted.* EXCLUDE (function, short, slow, late, launches)
+FROM counted ORDER BY launches DESC, function
+"""
+_TRACE = f"{_LAUNCHED} SELECT * EXCLUDE (op) FROM launched ORDER BY start_ns, op"
 
 
 def _prefixed(prefix: str, columns: tuple[Column, ...]) -> tuple[Column, ...]:
-    return tuple(Column(f"{prefix} {c.label}", c.unit, c.doc) for c in columns)
+    return tuple(replace(column, label=f"{prefix} {column.label}") for column in columns)
 
 
 _NOT_GRAPHS = (
@@ -133,16 +65,16 @@ REPORTS = [
         (
             Column("API Function", doc="launching function"),
             Column("Short", doc="operations that take less than their call"),
-            Column("Short Share", "ratio", "of the launches"),
+            share_column("Short Share", "of the launches"),
             Column("Call Outliers", doc="calls that take long"),
-            Column("Call Outlier Share", "ratio", "of the launches"),
+            share_column("Call Outlier Share", "of the launches"),
             Column("Delay Outliers", doc="operations that begin long after their call"),
-            Column("Delay Outlier Share", "ratio", "of the launches"),
+            share_column("Delay Outlier Share", "of the launches"),
             Column("Launches", doc="number of launches"),
             *_prefixed("Call", described_columns("dur")[1:]),
             *_prefixed("Delay", described_columns("dur")[1:]),
         ),
-        _summary,
+        _SUMMARY,
         arguments=(_CALL, _DELAY, _KERNELS_ONLY, WITHOUT_LAST_STEP),
         needs=(GPU_WORK, CUDA_CALLS),
     ),
@@ -168,7 +100,7 @@ REPORTS = [
             Column("API Function", doc="launching function"),
             Column("Name", doc="kernel, copy or memset"),
         ),
-        _trace,
+        _TRACE,
         arguments=(_KERNELS_ONLY, WITHOUT_LAST_STEP),
         aliases=("get_cuda_kernel_launch_stats",),
         needs=(GPU_WORK, CUDA_CALLS),

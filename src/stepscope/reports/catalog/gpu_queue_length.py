@@ -2,65 +2,35 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from stepscope.activity.counters import Series, queue_length, until_next_ns
 from stepscope.reports.gpu_work import (
     STREAM,
     WITHOUT_LAST_STEP,
-    Work,
-    describe,
+    described,
     described_columns,
     share,
+    share_column,
 )
 from stepscope.reports.needs import CUDA_CALLS, GPU_WORK
-from stepscope.reports.report import Answer, Argument, Arguments, Column, Report
-from stepscope.reports.source import Source
-from stepscope.trace.frame import IntArray
+from stepscope.reports.report import Argument, Column, Report
 
 _FULL = Argument("full", "the queue is full from this many operations on", 1024, low=1)
-
-
-def _series(work: Work) -> tuple[Series, IntArray]:
-    """The queues, and an operation of each stream."""
-    pairs = work.launched
-    stream, firsts = work.streams
-    series = queue_length(
-        stream[pairs.op], work.calls["start_ns"][pairs.call], work.ops["start_ns"][pairs.op]
-    )
-    return series, firsts
-
-
-def _trace(source: Source, arguments: Arguments) -> Answer:
-    work = Work(source, arguments)
-    series, firsts = _series(work)
-    return [
-        series.time_ns,
-        *work.place(firsts[series.counter], stream=True),
-        series.value,
-    ]
-
-
-def _summary(source: Source, arguments: Arguments) -> Answer:
-    work = Work(source, arguments)
-    series, firsts = _series(work)
-    number = len(firsts)
-    length = until_next_ns(series)
-    full = (series.value >= int(arguments["full"])) & ~np.isnan(length)
-    blocked = np.zeros(number, np.int64)
-    np.add.at(blocked, series.counter[full], length[full].astype(np.int64))
-    covered = np.zeros(number, np.int64)
-    known = ~np.isnan(length)
-    np.add.at(covered, series.counter[known], length[known].astype(np.int64))
-    found = describe(series.value, series.counter, number)
-    rows = np.flatnonzero(found.count)
-    return [
-        *work.place(firsts[rows], stream=True),
-        *found.columns(rows),
-        blocked[rows],
-        share(blocked[rows], covered[rows]),
-    ]
-
+_TRACE = """
+SELECT time_ns, process_id, device, stream, value
+FROM {early}queue_length JOIN gpu_work USING (id) ORDER BY process_id, device, stream, number
+"""
+_SUMMARY = f"""
+WITH held AS (
+    SELECT id, value, lead(time_ns) OVER (PARTITION BY id ORDER BY number) - time_ns AS ns
+    FROM {{early}}queue_length
+), described AS (
+    SELECT id, coalesce(sum(ns) FILTER (value >= {{full}}), 0)::BIGINT AS blocked,
+        sum(ns)::BIGINT AS covered, {described("value")}
+    FROM held GROUP BY id
+)
+SELECT process_id, device, stream, described.* EXCLUDE (id, blocked, covered), blocked,
+    {share("blocked", "covered")}
+FROM described JOIN gpu_work USING (id) ORDER BY process_id, device, stream
+"""
 
 _MEANING = (
     "The queue of a stream holds the operations whose launching call has begun and that have not "
@@ -78,7 +48,7 @@ REPORTS = [
             *STREAM,
             Column("Length", doc="operations in the queue from then on"),
         ),
-        _trace,
+        _TRACE,
         arguments=(WITHOUT_LAST_STEP,),
         aliases=("get_queue_length_time_series",),
         needs=(GPU_WORK, CUDA_CALLS),
@@ -93,9 +63,9 @@ REPORTS = [
             *STREAM,
             *described_columns(),
             Column("Full", "dur", "time in which the queue held at least 'full' operations"),
-            Column("Full Share", "ratio", "of the time from the queue's first change to its last"),
+            share_column("Full Share", "of the time from the queue's first change to its last"),
         ),
-        _summary,
+        _SUMMARY,
         arguments=(_FULL, WITHOUT_LAST_STEP),
         aliases=("get_queue_length_summary", "get_time_spent_blocked_on_full_queue"),
         needs=(GPU_WORK, CUDA_CALLS),

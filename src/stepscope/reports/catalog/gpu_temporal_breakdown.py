@@ -2,54 +2,31 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from stepscope.intervals.algebra import intersect, total, union
-from stepscope.reports.gpu_work import (
-    COMMUNICATION,
-    COMPUTATION,
-    DEVICE,
-    WITHOUT_LAST_STEP,
-    Work,
-    share,
-)
+from stepscope.reports.gpu_work import DEVICE, RUNNING, WITHOUT_LAST_STEP, share, share_column
 from stepscope.reports.needs import GPU_WORK, KERNELS
-from stepscope.reports.report import Answer, Arguments, Column, Report
-from stepscope.reports.source import Source
+from stepscope.reports.report import Column, Report
 
-
-def _breakdown(source: Source, arguments: Arguments) -> Answer:
-    work = Work(source, arguments)
-    device, firsts = work.devices
-    start, end = work.ops["start_ns"], work.ops["end_ns"]
-    found = np.zeros((4, len(firsts)), np.int64)
-    for number in range(len(firsts)):
-        mine = device == number
-        compute = mine & (work.kind == COMPUTATION)
-        span = int(end[mine].max()) - int(start[mine].min())
-        busy = total(union(start[mine], end[mine]))
-        computing = total(union(start[compute], end[compute]))
-        found[:, number] = span - busy, computing, busy - computing, span
-    return [*work.place(firsts), *found, *(share(part, found[3]) for part in found[:3])]
-
-
-def _overlap(source: Source, arguments: Arguments) -> Answer:
-    work = Work(source, arguments)
-    device, firsts = work.devices
-    start, end = work.ops["start_ns"], work.ops["end_ns"]
-    found = np.zeros((3, len(firsts)), np.int64)
-    for number in range(len(firsts)):
-        compute, communicate = (
-            union(start[rows], end[rows])
-            for rows in (
-                (device == number) & (work.kind == COMPUTATION),
-                (device == number) & (work.kind == COMMUNICATION),
-            )
-        )
-        both = total(intersect(compute, communicate))
-        found[:, number] = total(communicate), both, total(communicate) - both
-    return [*work.place(firsts), *found, share(found[1], found[0])]
-
+_BREAKDOWN = f"""
+WITH spent AS (
+    SELECT process_id, device, sum(ns)::BIGINT AS total,
+        sum(CASE WHEN computation THEN ns ELSE 0 END)::BIGINT AS compute,
+        sum(CASE WHEN NOT computation AND (communication OR memory) THEN ns ELSE 0 END)::BIGINT
+            AS other
+    FROM {RUNNING} GROUP BY ALL
+)
+SELECT process_id, device, total - compute - other AS idle, compute, other, total,
+    {share("idle", "total")}, {share("compute", "total")}, {share("other", "total")}
+FROM spent ORDER BY process_id, device
+"""
+_OVERLAP = f"""
+WITH spent AS (
+    SELECT process_id, device, sum(CASE WHEN communication THEN ns ELSE 0 END)::BIGINT AS total,
+        sum(CASE WHEN communication AND computation THEN ns ELSE 0 END)::BIGINT AS overlapped
+    FROM {RUNNING} GROUP BY ALL
+)
+SELECT process_id, device, total, overlapped, total - overlapped, {share("overlapped", "total")}
+FROM spent ORDER BY process_id, device
+"""
 
 REPORTS = [
     Report(
@@ -64,11 +41,11 @@ REPORTS = [
             Column("Compute", "dur", "a computation kernel runs"),
             Column("Non-Compute", "dur", "other work runs, and no computation kernel"),
             Column("Total", "dur", "from the first begin to the last end"),
-            Column("Idle Share", "ratio", "of the total"),
-            Column("Compute Share", "ratio", "of the total"),
-            Column("Non-Compute Share", "ratio", "of the total"),
+            share_column("Idle Share", "of the total"),
+            share_column("Compute Share", "of the total"),
+            share_column("Non-Compute Share", "of the total"),
         ),
-        _breakdown,
+        _BREAKDOWN,
         arguments=(WITHOUT_LAST_STEP,),
         aliases=("get_temporal_breakdown",),
         needs=(GPU_WORK,),
@@ -83,9 +60,9 @@ REPORTS = [
             Column("Communication", "dur", "a communication kernel runs"),
             Column("Overlapped", "dur", "of it, a computation kernel runs as well"),
             Column("Exposed", "dur", "of it, none does"),
-            Column("Overlap", "ratio", "overlapped part of the communication"),
+            share_column("Overlap", "overlapped part of the communication"),
         ),
-        _overlap,
+        _OVERLAP,
         arguments=(WITHOUT_LAST_STEP,),
         aliases=("get_comm_comp_overlap",),
         needs=(KERNELS,),

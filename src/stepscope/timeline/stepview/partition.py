@@ -120,19 +120,13 @@ class Partition(Pieces):
 def partition(e: Explanation) -> Partition:
     """The pieces of all steps of a device."""
     gpu, ops = e.gpu, e.gpu.ops
-    masks = {
-        "busy_compute": gpu.is_compute,
-        "busy_communication": gpu.is_communication,
-        "busy_copy": ops.equals("kind", "memcpy"),
-        "busy_memset": ops.equals("kind", "memset"),
-    }
     above: Intervals = EMPTY
     pieces: list[dict[str, AnyArray]] = []
-    for kind, mask in masks.items():
+    for kind, mask in gpu.by_class.items():
         if not mask.any():
             continue
         found = _once(ops["start_ns"], ops["end_ns"], mask, above)
-        pieces.append({**found, "kind": np.full(len(found["op"]), CODE[kind], np.uint8)})
+        pieces.append({**found, "kind": np.full(len(found["op"]), CODE[f"busy_{kind}"], np.uint8)})
         own = gpu.union_of(mask)
         above = union(np.concatenate((above[0], own[0])), np.concatenate((above[1], own[1])))
     gap = e.gaps.segments

@@ -714,3 +714,14 @@ export interface RankCapture {
   timeline: string;
   command: string;
 }
+
+/** What GPU time is grouped by: what a group is, its keys in `kernel_category`. */
+export const GROUPINGS: Record<string, { title: string; select: string }> = {
+  kernel: { title: "kernel", select: "kernel, category, math" },
+  operator: { title: "outermost operator", select: "coalesce(outer_operator, operator) AS operator, phase" },
+  inner: { title: "innermost operator", select: "operator, phase" },
+  range: { title: "innermost range", select: "range, phase" },
+  module: { title: "module", select: "module, phase" },
+  source: { title: "source line", select: "source, phase" },
+  category: { title: "category", select: "category, phase" },
+};

@@ -1,5 +1,6 @@
 /** Figures to take along: as text, and as the command that computes them again. */
 
+import { GROUPINGS } from "../data/contracts";
 import type { Layout, TableAnswer } from "../data/types";
 import { element } from "../shared/dom";
 import { clean } from "../shared/format";
@@ -51,16 +52,6 @@ function quoted(text: string): string {
   return `'${clean(text, LONGEST).replaceAll("'", "'\\''")}'`;
 }
 
-const KEYS: Record<string, string> = {
-  kernel: "kernel, category, math",
-  operator: "coalesce(outer_operator, operator) AS operator, phase",
-  inner: "operator, phase",
-  range: "range, phase",
-  module: "module, phase",
-  source: "source, phase",
-  category: "category, phase",
-};
-
 /** The statement whose answer a table shows. */
 export function tableQuery(layout: Layout, by: string, window: { begin: number; end: number } | null): string {
   const late = layout.members.some(({ offset }) => offset !== 0);
@@ -70,7 +61,7 @@ export function tableQuery(layout: Layout, by: string, window: { begin: number; 
   const where = window ? `${at} >= ${window.begin} AND ${at} < ${window.end}` : "steady";
   const length = "end_ns - start_ns";
   return (
-    `SELECT ${KEYS[by]}, count(*) AS count, sum(${length})::BIGINT AS total_ns, avg(${length}) AS mean_ns, ` +
+    `SELECT ${GROUPINGS[by].select}, count(*) AS count, sum(${length})::BIGINT AS total_ns, avg(${length}) AS mean_ns, ` +
     `quantile_cont(${length}, 0.5) AS median_ns, quantile_cont(${length}, 0.95) AS p95_ns ` +
     `FROM kernel_category WHERE ${where} GROUP BY ALL ORDER BY total_ns DESC, 1`
   );

@@ -1,5 +1,6 @@
 /** The panels below the timeline: tables, flame graph, notes, guide. Each is a tab. */
 
+import { GROUPINGS } from "../data/contracts";
 import { element, fill } from "../shared/dom";
 import { follow } from "../shared/pointer";
 import { Flame } from "./flame";
@@ -29,7 +30,7 @@ export class Drawer {
     this.kernels = new Tables(host, "Kernels", "K", ["kernel"]);
     // as stepscope operators: by operator where the capture holds any
     const known = host.layout.tracks.some(({ table }) => table === "operator");
-    const groupings = ["operator", "inner", "range", "module", "source", "category"];
+    const groupings = Object.keys(GROUPINGS).filter((by) => by !== "kernel");
     this.operators = new Tables(host, "Operators", "O", groupings, known ? "operator" : "range");
     this.flame = new Flame(host);
     this.notes = new Notes(host);

@@ -1,5 +1,6 @@
 /** Kernels or operators of a window: a table that sorts, filters and leads to the timeline. */
 
+import { GROUPINGS } from "../data/contracts";
 import type { GroupRow, Instances, Span, TableAnswer } from "../data/types";
 import { element, fill } from "../shared/dom";
 import { clean, count, percent, time, words } from "../shared/format";
@@ -47,15 +48,6 @@ const SCOPES: [string, string][] = [
   ["steady", "Steady steps"],
   ["all", "Whole capture"],
 ];
-const SAYS: Record<string, string> = {
-  kernel: "kernel",
-  operator: "outermost operator",
-  inner: "innermost operator",
-  range: "innermost range",
-  module: "module",
-  source: "source line",
-  category: "category",
-};
 
 export class Tables implements Panel {
   readonly body: HTMLElement;
@@ -94,7 +86,7 @@ export class Tables implements Panel {
       this.scope = this.scopeBox.value;
       this.refresh();
     });
-    this.byBox = choice("Group by", groupings.map((by) => [by, `by ${SAYS[by]}`]), () => {
+    this.byBox = choice("Group by", groupings.map((by) => [by, `by ${GROUPINGS[by].title}`]), () => {
       this.by = this.byBox.value;
       this.choose(null);
       this.refresh();
@@ -300,11 +292,11 @@ export class Tables implements Panel {
     this.summary.textContent =
       `${count(shown.length)}${of} rows, ${time(total)} (${percent(total / Math.max(1, table.wall_ns))}) in ${window}` +
       `${table.steps ? `, ${count(table.steps)} ${table.steps === 1 ? "step" : "steps"}` : ""}${left}`;
-    const [first, ...others] = table.keys;
+    const others = table.keys.slice(1);
     const head = element(
       "tr",
       {},
-      this.header("name", SAYS[this.by] ?? first, "name"),
+      this.header("name", GROUPINGS[this.by].title, "name"),
       ...others.map((key) => element("th", { scope: "col" }, words(key))),
       ...FIGURES.map(({ key, title, message }) => this.header(key, title, message)),
     );
