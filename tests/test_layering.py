@@ -189,6 +189,7 @@ OWNERS: dict[str, set[str]] = {
         *("trace", "importers.nsys"),
         # Files of their own, which are no traces: a run history, and rows of a recorded run.
         *("compare.history.folder", "api.history", "api.digest_files", "api.recipes"),
+        "jobs.engine.reduce",
         "export.tables",
     },
     "sqlite3": {"importers", "compare.history.sqlite", "export.nsys"},

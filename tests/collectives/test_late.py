@@ -79,3 +79,24 @@ def test_a_host_with_three_times_the_launches_has_more_work(launched: int, mecha
     late = lateness(parts, work, [_pace(7_000), _pace(20_000)])
     assert late is not None
     assert (late.devices, late.mechanism) == ([1], mechanism)
+
+
+def test_a_host_that_is_ready_before_its_device_hides_nothing() -> None:
+    """Both call as long as each other; only the second one leaves its device idle."""
+    parts = _parts((14_000, 10_000), (6_000, 0), {"launch_bound": (0.0, 10_000.0)})
+    paces = [Pace(12e6, 0.0, 12e6, 0.0, 12e6), Pace(20e6, 0.0, 12e6, 8e6, 20e6)]
+    late = lateness(parts, Work(_rows(3, 3), _rows(100, 100)), paces)
+    assert late is not None
+    assert (late.devices, late.mechanism, late.idle_cause) == ([1], "idle", "launch_bound")
+    assert late.surplus_ns["idle launch_bound"] == pytest.approx(10e6)
+
+
+def test_a_host_that_is_as_slow_behind_a_wait_makes_no_difference() -> None:
+    """The first device would idle for 9 ms as well, if it did not wait for the second one."""
+    parts = _parts((10_000, 11_000), (10_000, 0), {"launch_bound": (0.0, 9_000.0)})
+    paces = [Pace(19e6, 0.0, 19e6, 0.0, 19e6), Pace(20e6, 0.0, 19e6, 0.0, 20e6)]
+    late = lateness(parts, Work(_rows(3, 3), _rows(100, 100)), paces)
+    assert late is not None
+    assert (late.devices, late.mechanism) == ([1], "rate")
+    assert late.imposed_ns == pytest.approx(1e6)
+    assert late.surplus_ns["idle launch_bound"] == pytest.approx(0.0)

@@ -328,11 +328,34 @@ def test_lines_of_a_batch_are_of_the_communicator_that_it_began_with(tmp_path: P
         assert found.ranks == expected.ranks
         assert found.rank.tolist() == expected.rank.tolist()
         assert found.time_ns.tolist() == expected.time_ns.tolist()
+        assert found.dropped == {}
     # an operation of which nothing tells the communicator is not given to another one
     alone = json.dumps({"coll_perf": json.loads(text)["coll_perf"]})
     path.write_text(f"{text}\n{alone}\n")
     with pytest.raises(InputError, match="line 2 is damaged: it tells no communicator"):
         read_log(path)
+
+
+def test_records_that_the_plugin_dropped_are_told(tmp_path: Path) -> None:
+    """Counts grow from batch to batch; those of one log are not those of another."""
+    made = job(1, 2)
+    for number in range(12):
+        made.collective("0x2", range(2), 300, late_us={1: 40 * (number % 2)})
+    folder = made.write(tmp_path / "logs")
+    whole = diagnose_digests([folder])
+    assert not any("dropped" in warning for warning in whole.warnings)
+    first, _ = sorted(folder.iterdir())
+    lines = []
+    for number, text in enumerate(first.read_text().splitlines()):
+        line = json.loads(text)
+        counts = {"coll_records": 1, "coll_dropped_total": 7 * number, "p2p_dropped_total": 3}
+        lines += [{"header": line["header"], "metadata": line["metadata"], "dump_stats": counts}]
+        lines += [{"coll_perf": line["coll_perf"]}]
+    first.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_log(first).dropped == {"coll": 77, "p2p": 3}
+    (told,) = [w for w in diagnose_digests([folder]).warnings if "dropped" in w]
+    assert "at least 80 records (coll 77, p2p 3) that 1 of 2 logs" in told
+    assert first.name in told
 
 
 def test_digests_give_the_ranks_of_processes(tmp_path: Path, reader: Any) -> None:

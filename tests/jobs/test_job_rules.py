@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import http.server
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
-from tests.support.captures import unpack
 from tests.support.digest_jobs import Plant, Shape, made
 
-from stepscope.api.digest_files import SUFFIX, read_digests
-from stepscope.cli.main import cli
+from stepscope.api.digest_files import read_digests
 from stepscope.jobs.digest import Digest
 from stepscope.jobs.digest_match import _drift, _middle
 from stepscope.jobs.job import diagnose_job
@@ -120,57 +113,3 @@ def test_a_rail_is_not_slow_because_one_of_its_ranks_is(family: list[Digest]) ->
 
 
 # --- from the command line, through the engine ----------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two ranks and a file that is none."""
-    folder = tmp_path_factory.mktemp("inputs")
-    for rank in (0, 1):
-        unpacked = unpack(DATA / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz")
-        (folder / f"rank{rank}.sqlite").write_bytes(unpacked.read_bytes())
-    (folder / "rank2.sqlite").write_bytes(b"SQLite format 3\0" + b"\1" * 500)
-    return folder
-
-
-def test_digests_are_made_side_by_side_and_a_broken_capture_is_named(
-    inputs: Path, tmp_path: Path
-) -> None:
-    captures = sorted(map(str, inputs.glob("*.sqlite")))
-    words = ["digest", "-j", "2", *captures, "-o", str(tmp_path / "made")]
-    done = CliRunner().invoke(cli, words)
-    assert "rank2.sqlite" in done.stderr, done.output
-    assert len(list((tmp_path / "made").glob(f"*{SUFFIX}"))) == 2
-    strict = CliRunner().invoke(cli, [*words, "--strict"])
-    assert strict.exit_code != 0
-    found = diagnose_job(
-        [d for p in sorted((tmp_path / "made").glob(f"*{SUFFIX}")) for d in read_digests(p)]
-    )
-    assert (found.verdict, found.findings[0].ranks) == ("load_imbalance", [1])
-
-
-@pytest.fixture
-def served() -> Iterator[str]:
-    """The digests of the tests behind a server on the loopback interface."""
-    pytest.importorskip("aiohttp", reason="needs fsspec's HTTP: pip install aiohttp")
-
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            pass
-
-    handler = partial(Quiet, directory=str(DATA / "digests"))
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    thread.join()
-
-
-def test_digests_are_read_from_addresses(served: str) -> None:
-    names = sorted(p.name for p in (DATA / "digests").glob("healthy_four.*"))
-    done = CliRunner().invoke(cli, ["job", *(f"{served}/{name}" for name in names)])
-    assert done.exit_code == 0, done.output
-    assert "3 of 4 ranks" in done.output
-    missing = CliRunner().invoke(cli, ["job", f"{served}/none{SUFFIX}"])
-    assert missing.exit_code != 0

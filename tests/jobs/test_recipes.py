@@ -14,9 +14,11 @@ import pytest
 from tests.cli.command import Stepscope, is_one_line
 from tests.jobs.recipe_cases import Case, captures_of
 from tests.support.captures import DATA, unpack
+from tests.support.s3 import s3_server
 
 from stepscope.api.recipes import Engine, run_recipe
-from stepscope.jobs.recipes.recipe import Recipe, recipes
+from stepscope.jobs.recipes.recipe import Recipe, find, recipes
+from stepscope.render.recipe_page import column_title
 
 PAIR = Case("cuda_gpu_kern_sum")
 NSYS = {
@@ -192,6 +194,48 @@ def test_a_recipe_of_the_user_is_one_file(reader: Stepscope, tmp_path: Path) -> 
         assert told in refused(reader, *command, tmp_path / "no")
 
 
+def test_a_page_reads_well_and_is_drawn(reader: Stepscope, tmp_path: Path) -> None:
+    """In a browser, where there is one: titles, a chart of each that is declared, no complaint."""
+    from tests.server.browser import browsing, launched
+
+    folder = tmp_path / "out"
+    reader("recipe", "cuda_gpu_kern_sum", *captures_of(PAIR), "-o", folder, "-j", "1")
+    with launched() as browser, browsing(browser) as page:
+        page.goto((folder / "index.html").as_uri())
+        page.wait_for_selector(".js-plotly-plot")
+        assert page.title() == page.inner_text("h1") == find("cuda_gpu_kern_sum").title
+        heads = page.locator("th")
+        assert heads.all_inner_texts()[:4] == ["Name", "Time (%)", "Total", "Instances"]
+        assert heads.nth(2).get_attribute("title") == "sum, ns"
+        charts = page.locator(".js-plotly-plot")
+        assert charts.count() == len(find("cuda_gpu_kern_sum").charts)
+        assert all(charts.nth(k).locator(".main-svg").count() for k in range(charts.count()))
+        assert page.errors == []
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("total_ns", "Total"),
+        ("time_percent", "Time (%)"),
+        ("late_share", "Late (%)"),
+        ("q1_bytes", "1st quartile"),
+        ("process_id", "Process ID"),
+        ("num_gpuops", "Number of GPU operations"),
+        ("exposed_communication_ns", "Exposed communication"),
+    ],
+)
+def test_columns_have_titles_that_a_person_reads(name: str, title: str) -> None:
+    assert column_title(name) == title
+
+
+def test_no_two_columns_of_a_table_have_one_title() -> None:
+    for recipe in recipes().values():
+        for output in recipe.tables:
+            titles = [column_title(name) for name in output.columns]
+            assert len(set(titles)) == len(titles), (recipe.name, output.name)
+
+
 def test_texts_of_traces_stay_texts_on_the_page(tmp_path: Path) -> None:
     from stepscope.jobs.recipes.recipe import Chart, Output
     from stepscope.jobs.recipes.result import RecipeResult
@@ -242,16 +286,7 @@ def test_a_thousand_ranks_are_drawn_in_little_room(tmp_path: Path) -> None:
 
 
 def test_captures_come_from_an_s3_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    server = pytest.importorskip("moto.server")
-    s3fs = pytest.importorskip("s3fs")
-    made = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    made.start()
-    try:
-        host, port = made.get_host_and_port()
-        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://{host}:{port}")
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-        fs = s3fs.S3FileSystem()
+    with s3_server(monkeypatch) as fs:
         fs.mkdir("traces")
         for path in captures_of(PAIR):
             fs.put(str(path), f"traces/run/{path.name}")
@@ -259,14 +294,10 @@ def test_captures_come_from_an_s3_server(tmp_path: Path, monkeypatch: pytest.Mon
         away = run_recipe(
             PAIR.recipe, ["s3://traces/run/*.sqlite"], tmp_path / "a", engine=Engine(1), page=False
         )
-        here = run_recipe(
-            PAIR.recipe, captures_of(PAIR), tmp_path / "b", engine=Engine(1), page=False
-        )
-        assert [i.rank for i in away.inputs] == [None, 0, 1]
-        assert (away.complete, here.complete) == (False, True)
-        assert table(tmp_path / "a", "all_stats") == table(tmp_path / "b", "all_stats")
-    finally:
-        made.stop()
+    here = run_recipe(PAIR.recipe, captures_of(PAIR), tmp_path / "b", engine=Engine(1), page=False)
+    assert [i.rank for i in away.inputs] == [None, 0, 1]
+    assert (away.complete, here.complete) == (False, True)
+    assert table(tmp_path / "a", "all_stats") == table(tmp_path / "b", "all_stats")
 
 
 def test_merged_rows_are_those_of_all_captures(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from stepscope.api.answers import Answers, JobRevision
 from stepscope.api.inputs import captures_of, read_ceilings
 from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.steps.model import StepChoice
 from stepscope.trace import progress
 from stepscope.trace.errors import InputError, LimitError, UsageError
 from stepscope.trace.given import listed
@@ -99,6 +98,8 @@ class Job:
         step: str = "",
         step_kernel: str = "",
     ) -> None:
+        from stepscope.steps.model import StepChoice
+
         given = listed(paths)
         if not given:
             raise UsageError("no path is given; name a capture")

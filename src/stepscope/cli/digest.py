@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     type=click.Path(readable=False),
     help="Folder of the digests, one file a capture.",
 )
-@click.option("--strict", is_flag=True, help="End with exit code 2 at a capture that is damaged.")
+@click.option("--strict", is_flag=True, help="One capture that cannot be read is an error.")
 @options.formats("text", "json")
 @options.spread
 @options.opening
@@ -48,7 +48,9 @@ def command(
     A digest holds what the diagnosis of a job needs from one rank, in some 30 KB: times of steps,
     collectives and kernels, idle time by cause, the host's pace, clocks. Each rank is looked at by
     itself; stepscope job puts them together. A PATH may be a URL that fsspec knows (S3, GCS, HTTP),
-    also with *. What was interrupted goes on when the same command is given again.
+    also with *. A capture that cannot be read is left out and named, the digests of the others
+    stay, and the exit code is then 1; without a single digest, or with --strict, it is an error
+    (2). What was interrupted goes on when the same command is given again.
     """
     import json
 
@@ -61,8 +63,10 @@ def command(
         left = [{"path": one.path, "reason": one.reason} for one in skipped]
         found = {"schema": "stepscope.digest/1", "digests": rows, "skipped": left}
         options.write(json.dumps(found) + "\n")
-        return
-    for path in written:
-        options.write(f"{clean(str(path))}  {path.stat().st_size / 1000:.0f} KB\n")
+    else:
+        for path in written:
+            options.write(f"{clean(str(path))}  {path.stat().st_size / 1000:.0f} KB\n")
     for one in skipped:
         click.echo(f"left out: {clean(one.path)}: {clean(one.reason, 400)}", err=True)
+    if skipped:
+        raise click.exceptions.Exit(options.INCOMPLETE)

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from stepscope.api import Job
 
+INCOMPLETE = 1
+"""Exit code where some captures could not be read: the result is of the others."""
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 

@@ -13,9 +13,6 @@ from stepscope.trace.errors import UsageError
 if TYPE_CHECKING:
     from stepscope.api.items import Engine
 
-INCOMPLETE = 1
-"""Exit code where some captures could not be read: the result is of the others."""
-
 
 @registry.command(
     "As nsys",
@@ -110,7 +107,7 @@ def command(
 
         options.write(recipe_summary(result, Path(output)))
     if not result.complete:
-        raise click.exceptions.Exit(INCOMPLETE)
+        raise click.exceptions.Exit(options.INCOMPLETE)
 
 
 def _list(words: tuple[str, ...], file: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -172,7 +172,7 @@ def why_late(
     surplus = {
         name: _surplus(time, late) for name, time in parts.own().items() if name != f"idle {_TOOL}"
     }
-    _less_hidden(surplus, paces, devices)
+    _less_hidden(surplus, parts, paces, late)
     return surplus, _mechanism(parts, work, late, surplus, imposed, _launching(paces, devices))
 
 
@@ -225,27 +225,41 @@ def _surplus(values: IntArray, late: BoolArray) -> float:
     return (mine - others) / len(late)
 
 
-def _less_hidden(surplus: dict[str, float], paces: list[Pace], devices: list[int]) -> None:
+def _less_hidden(
+    surplus: dict[str, float], parts: Parts, paces: list[Pace], late: BoolArray
+) -> None:
     """Take from the surplus of idle time what the other hosts need as well.
 
-    Where a device waits inside a collective, its host's slowness leaves no idle time to see.
+    Where a device waits inside a collective, its host's slowness leaves no idle time to see. It
+    shows in what that host needs for a window beyond all that its device did, so no more than that
+    is taken. A host that merely calls as long as another one, and is ready before its device, hides
+    nothing.
     """
+    devices = np.flatnonzero(late.any(axis=0)).tolist()
     others = [pace for d, pace in enumerate(paces) if d not in devices]
-    late = [paces[d] for d in devices]
+    mine = [paces[d] for d in devices]
     if not others or not all(pace.need_ns for pace in paces):
         return
+    seen = own_time(parts, [replace(pace, need_ns=0.0) for pace in paces])
+    hidden = np.rint(own_time(parts, paces) - seen).astype(np.int64)
+    most = max(0.0, -_surplus(hidden, late))
 
     def more(name: str) -> float:
-        mine = float(np.mean([getattr(pace, name) for pace in late]))
-        return max(0.0, mine - float(np.median([getattr(pace, name) for pace in others])))
+        typical = float(np.median([getattr(pace, name) for pace in others]))
+        return max(0.0, float(np.mean([getattr(pace, name) for pace in mine])) - typical)
 
-    for part, name in (
-        ("idle launch_bound", "calling_ns"),
-        ("idle host_compute", "untraced_ns"),
-        ("idle input_starvation", "untraced_ns"),
-    ):
-        if part in surplus:
-            surplus[part] = min(surplus[part], more(name))
+    taken = {
+        part: max(0.0, surplus[part] - more(name))
+        for part, name in (
+            ("idle launch_bound", "calling_ns"),
+            ("idle host_compute", "untraced_ns"),
+            ("idle input_starvation", "untraced_ns"),
+        )
+        if part in surplus
+    }
+    share = min(1.0, most / max(sum(taken.values()), 1.0))
+    for part, time in taken.items():
+        surplus[part] -= share * time
 
 
 def _common(

@@ -5,8 +5,8 @@ all communicators and, where one process drives several GPUs, of all of these. A
 ``header`` (communicator, rank inside it), ``metadata`` (process, time of writing) and ``coll_perf``
 or ``p2p_perf``; with ``NCCL_INSPECTOR_DUMP_VERBOSE=1`` these hold what the host saw of each
 channel. From format 4.3 on, a line with ``dump_stats`` begins a batch of one communicator, and the
-lines of the batch leave ``header`` and ``metadata`` out. The text may be packed, as plain lines
-take some hundred bytes each.
+lines of the batch leave ``header`` and ``metadata`` out; it also counts what was dropped so far.
+The text may be packed, as plain lines take some hundred bytes each.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _LINE: Final = re.compile(rb'\s*\{\s*"header"\s*:\s*\{[^{}]*"n_ranks"')
 _LONGEST: Final = 1 << 24
 """Bytes of a line: one of 64 channels with all its events takes some 10 kB."""
 _ON_THE_CALL: Final = "collective_cpu"
+_DROPPED: Final = "_dropped_total"
+"""End of the names, in what a batch begins with, of counts of records that were never written."""
 _SENDS: Final = frozenset({"Send", "Recv"})
 
 
@@ -75,14 +77,10 @@ class _Message(msgspec.Struct):
     event_trace_ts: _Trace | None = None
 
 
-class _Batch(msgspec.Struct):
-    """Counts of a batch, which its lines tell by themselves."""
-
-
 class _Line(msgspec.Struct):
     header: _Header | None = None
     metadata: _Metadata | None = None
-    dump_stats: _Batch | None = None
+    dump_stats: dict[str, object] | None = None
     coll_perf: _Collective | None = None
     p2p_perf: _Message | None = None
 
@@ -113,6 +111,7 @@ def read_log(path: Path) -> LoggedOperations:
     names: dict[str, int] = {}
     columns = [array("q") for _ in range(9)]
     batch: tuple[_Header, _Metadata] | None = None
+    dropped: dict[str, int] = {}
     for number, line, whole in _lines(path):
         try:
             found = decoder.decode(line)
@@ -126,6 +125,7 @@ def read_log(path: Path) -> LoggedOperations:
         if found.header is not None and found.metadata is not None:
             header, about = found.header, found.metadata
             batch = (header, about) if found.dump_stats is not None else None
+            _count(dropped, found.dump_stats or {})
         elif batch is not None:
             header, about = batch
         else:
@@ -149,8 +149,16 @@ def read_log(path: Path) -> LoggedOperations:
     rank, name, count, peer, size, time, timed, dumped, end = map(_column, columns)
     return LoggedOperations(
         str(path), known, list(names), rank, name, count, peer, size, time, timed != 0, dumped,
-        end,
+        end, dropped,
     )  # fmt: skip
+
+
+def _count(dropped: dict[str, int], stats: dict[str, object]) -> None:
+    """Keep the largest count of each kind of record: counts only grow."""
+    for name, value in stats.items():
+        kind = without_controls(name.removesuffix(_DROPPED))
+        if name.endswith(_DROPPED) and type(value) is int and value > dropped.get(kind, 0):
+            dropped[kind] = value
 
 
 def _rank(header: _Header, about: _Metadata) -> LoggedRank:

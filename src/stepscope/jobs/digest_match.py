@@ -31,6 +31,9 @@ _LAGS: Final = 64
 _LOOKED_AT: Final = 24
 """Operations that are compared to find that."""
 
+_GOLDEN: Final = 0.6180339887498949
+"""Square numbers times it, without what is whole, are spread over the unit interval like chance."""
+
 _TRUST: Final = 1e-3
 """How far a wall clock that is off counts beside ends that vary: it is right to milliseconds, ends
 of collectives to microseconds."""
@@ -232,7 +235,7 @@ def _lag(job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray) -> i
     token_b, end_b = second.token[rows_b], second.end_ns[rows_b]
     low = max(len(rows_a), len(rows_b)) - min(len(rows_a), len(rows_b)) + _LAGS
     lags = np.arange(-low, low + 1)
-    at = np.linspace(0, len(rows_b) - 1, min(len(rows_b), _LOOKED_AT)).astype(np.int64)
+    at = _scattered(len(rows_b))
     other = at[None, :] + lags[:, None]
     there = (other >= 0) & (other < len(rows_a))
     other = np.clip(other, 0, len(rows_a) - 1)
@@ -249,6 +252,20 @@ def _lag(job: JobCalls, a: int, rows_a: IntArray, b: int, rows_b: IntArray) -> i
     if prior is not None:
         cost = cost + _TRUST * np.abs(middle - prior)
     return int(lags[fits[int(np.argmin(cost))]])
+
+
+def _scattered(count: int) -> IntArray:
+    """Rows to look at, ascending, without a period.
+
+    As many operations apart as a step has, they would all be the same one of their steps, and any
+    count that stays inside a step would fit.
+    """
+    if count <= _LOOKED_AT:
+        return np.arange(count)
+    bounds = np.arange(_LOOKED_AT + 1) * count // _LOOKED_AT
+    within = np.arange(_LOOKED_AT) ** 2 * _GOLDEN % 1.0  # one in each of as many stretches
+    found: IntArray = bounds[:-1] + (within * np.diff(bounds)).astype(np.int64)
+    return found
 
 
 def _drift(apart: AnyArray, at_ns: IntArray) -> AnyArray:

@@ -16,7 +16,7 @@ from stepscope.jobs.digest_match import match_digests
 from stepscope.jobs.digest_parts import Times, times_of
 from stepscope.jobs.job_causes import DigestJob, Seen
 from stepscope.jobs.job_late import NOTABLE, WORTH, Late, Needs, comparable, late_ranks, needs_of
-from stepscope.jobs.job_links import Links, links, shared_by
+from stepscope.jobs.job_links import Links, links, shared_by, slowed_too
 from stepscope.jobs.job_outliers import step_without
 from stepscope.jobs.job_result import (
     SCHEMA,
@@ -220,7 +220,8 @@ def _slow_links(matched: Matched, found: Links, times: Times, needs: Needs) -> l
     slow = found.slow(needs.comparisons)
     if not len(slow):
         return []
-    devices = shared_by(matched, slow, found.judged)
+    devices = shared_by(matched, slow, found)
+    slow = np.concatenate((slow, slowed_too(matched, devices, found)))
     members = sorted({d for k in slow.tolist() for d, _ in matched.channels[k].members})
     usual = found.transfer_ns[slow] / found.ratio[slow]
     # a rank that belongs to several slow ones waits for the transfers of each
@@ -245,7 +246,7 @@ def _slow_links(matched: Matched, found: Links, times: Times, needs: Needs) -> l
         reason="slow_link",
         communicators=slow.tolist(),
     )
-    worst = int(slow[int(np.argmax(found.scored.score[slow]))])
+    worst = int(slow[int(np.nanargmax(found.scored.score[slow]))])
     seen.texts = {
         "ratio": f"{found.ratio[worst]:.2f}",
         "score": f"{found.scored.score[worst]:.1f}",

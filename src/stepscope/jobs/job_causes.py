@@ -266,7 +266,8 @@ def many_ranks(late: list[Late], times: Times, job: DigestJob | None) -> list[Se
         if one.mechanism == "idle" and one.idle_cause in _NAMED_THEMSELVES:
             continue
         cause = "load_imbalance" if one.mechanism == "work" else "straggler"
-        if one.gain_ns < WORTH * step and one.excess_ns < NOTABLE * step:
+        # made like its peers a rank loses also what delays each of them now and then
+        if min(one.gain_ns, one.part_ns) < WORTH * step and one.excess_ns < NOTABLE * step:
             continue
         seen = _plain(cause, one.devices, one.gain_ns)
         seen.late, seen.bounds_ns = one, one.gain_bounds_ns

@@ -19,6 +19,7 @@ from stepscope.jobs.job_outliers import (
     bound,
     clearest,
     degrees_of,
+    deviates,
     scores,
     spread_of,
     step_without,
@@ -63,6 +64,8 @@ class Late:
             the list too, ns.
         gain_bounds_ns: lower and upper bound of that.
         steps: positions of the shared steps in which they are late, where these are few; else none.
+        part_ns: of what they spend beyond their peers, what the reason explains, ns a step; all of
+            it where several reasons mix.
     """
 
     devices: list[int]
@@ -78,6 +81,7 @@ class Late:
     gain_ns: float = 0.0
     gain_bounds_ns: tuple[float, float] = (0.0, 0.0)
     steps: tuple[int, ...] = ()
+    part_ns: float = float("inf")
 
     @property
     def reason(self) -> Reason:
@@ -137,6 +141,8 @@ def needs_of(times: Times, role: IntArray, places: Sequence[Place], more: int) -
         scores(time, role) for cause, time in times.parts.idle.items() if cause not in _NO_REASON
     ]
     comparisons = (len(role) + len(places) + more) * len(measures)
+    notable = NOTABLE * _step(times)
+    measures += [deviates(device, role, notable), deviates(times.parts.compute, role, notable)]
     return Needs(
         device,
         whole,
@@ -229,7 +235,11 @@ def _same_reason(found: list[Late]) -> list[Late]:
             joined.append(late)
             continue
         other = joined[same]
-        joined[same] = replace(other, devices=sorted({*other.devices, *late.devices}))
+        joined[same] = replace(
+            other,
+            devices=sorted({*other.devices, *late.devices}),
+            part_ns=max(other.part_ns, late.part_ns),
+        )
     return joined
 
 
@@ -290,7 +300,23 @@ def _late(
     own = np.median(own, axis=0) * len(own) / len(late)
     imposed = float(own[who].mean() - np.median(own[~who])) if (~who).any() else 0.0
     surplus, why = why_late(parts, work, paces, late, imposed)
-    return Late(devices, place, score, limit, why[0], why[1], surplus, why[2], why[3], steps=steps)
+    return Late(
+        devices, place, score, limit, why[0], why[1], surplus, why[2], why[3],
+        steps=steps, part_ns=_explained(why[0], why[1], surplus),
+    )  # fmt: skip
+
+
+def _explained(mechanism: Mechanism, idle_cause: str | None, surplus: dict[str, float]) -> float:
+    """What a reason explains of the surplus, ns a step."""
+    if mechanism == "mixed":
+        return float("inf")
+    launching = ("idle launch_bound", "idle small_kernels")
+    parts = {
+        "rate": ("compute",),
+        "work": ("compute", *launching),
+        "copy": ("copy", "memset"),
+    }.get(mechanism, (f"idle {idle_cause}",))
+    return max(surplus.get(part, 0.0) for part in parts)
 
 
 def some_ranks(parts: Parts, columns: IntArray) -> Parts:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from stepscope.collectives.match import Matched
-from stepscope.intervals.distinct import with_inverse
-from stepscope.jobs.job_outliers import ENOUGH, Scores, scores
+from stepscope.intervals.distinct import among, with_inverse
+from stepscope.jobs.job_outliers import ALARMS, ENOUGH, Scores, scores
+from stepscope.jobs.job_sometimes import at_least
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 _SLOWED: Final = 1.2
@@ -29,6 +31,8 @@ class Links:
         last: device that joins last most often.
         last_share: how often it does.
         alike: number of the set of communicators that are alike.
+        beside: the same as ``judged`` and slow for communicators with few alike, which a sign test
+            over the steps compares: 1 slow, 0 not, -1 where there is none to compare with.
     """
 
     transfer_ns: AnyArray
@@ -39,6 +43,7 @@ class Links:
     last: IntArray
     last_share: AnyArray
     alike: IntArray
+    beside: IntArray
 
     @property
     def judged(self) -> BoolArray:
@@ -96,7 +101,10 @@ def links(matched: Matched, begin_ns: IntArray, end_ns: IntArray) -> Links:
     for k in range(int(alike.max(initial=-1)) + 1):
         own = np.flatnonzero(alike == k)
         middle = np.median(table[:, own].mean(axis=0))
-        ratio[own] = table[:, own].mean(axis=0) / max(middle, 1.0) if len(own) >= ENOUGH else 1.0
+        # where most take no time at all, a member was matched with others' operations
+        if len(own) >= ENOUGH and middle > 0:
+            ratio[own] = table[:, own].mean(axis=0) / middle
+    beside = _beside(table, alike, ratio)
     return Links(
         transfer_ns=table.mean(axis=0),
         scored=scored,
@@ -106,7 +114,31 @@ def links(matched: Matched, begin_ns: IntArray, end_ns: IntArray) -> Links:
         last=last,
         last_share=last_share,
         alike=alike,
+        beside=beside,
     )
+
+
+def _beside(table: AnyArray, alike: IntArray, ratio: AnyArray) -> IntArray:
+    """Which of few communicators alike is slower than the others: 1, 0, or -1 where unknown.
+
+    Args:
+        table: transfers, steps x communicators, ns.
+        alike: number of the set of each.
+        ratio: gets the ratio to the others of those that are compared.
+    """
+    found = np.full(len(alike), -1, np.int64)
+    for k in range(int(alike.max(initial=-1)) + 1):
+        own = np.flatnonzero(alike == k)
+        if not 2 <= len(own) < ENOUGH:
+            continue
+        for number in own.tolist():
+            others = np.median(table[:, own[own != number]], axis=1)
+            both = (table[:, number] > 0) & (others > 0)
+            slower = int((table[both, number] > others[both]).sum())
+            ratio[number] = table[both, number].sum() / max(float(others[both].sum()), 1.0)
+            chance = at_least(slower, int(both.sum()), 0.5)
+            found[number] = ratio[number] >= _SLOWED and len(own) * chance <= ALARMS
+    return found
 
 
 def _last(last: IntArray, channel: IntArray, n: int, ranks: int) -> tuple[IntArray, AnyArray]:
@@ -125,20 +157,40 @@ def _last(last: IntArray, channel: IntArray, n: int, ranks: int) -> tuple[IntArr
     return found, share
 
 
-def shared_by(matched: Matched, slow: IntArray, judged: BoolArray) -> list[int]:
+def shared_by(matched: Matched, slow: IntArray, found: Links) -> list[int]:
     """Devices whose communicators are all slow: a slow link slows each of its rank's.
 
     Where communicators cross (one a machine, one a rail) that is the rank itself; where each rank
     is in one, all its members stand. A communicator that has none alike, such as that of all
-    ranks, says nothing and is not counted.
+    ranks, says nothing and is not counted. One that has a few (one of two machines) accuses nobody,
+    but tells those apart that share a slow one.
     """
+    bad = among(np.arange(len(matched.channels)), slow)
+    sharing = _all_slow(matched, bad, found.judged)
+    few = ~found.judged & (found.beside >= 0)
+    apart = sharing & _all_slow(matched, found.beside == 1, few)
+    return np.flatnonzero(apart if apart.any() else sharing).tolist()
+
+
+def slowed_too(matched: Matched, devices: Sequence[int], found: Links) -> IntArray:
+    """Communicators with few alike that are slow and belong to a rank whose link is."""
+    return np.array(
+        [
+            number
+            for number in np.flatnonzero(~found.judged & (found.beside == 1)).tolist()
+            if any(device in devices for device, _ in matched.channels[number].members)
+        ],
+        np.int64,
+    )
+
+
+def _all_slow(matched: Matched, slow: BoolArray, counted: BoolArray) -> BoolArray:
+    """Devices of whose communicators, of those that count, there are some, and all are slow."""
     whole = np.zeros(len(matched.ranks), np.int64)
     slowed = np.zeros(len(matched.ranks), np.int64)
-    bad = set(slow.tolist())
-    for number, channel in enumerate(matched.channels):
-        if not judged[number]:
-            continue
-        for device, _ in channel.members:
-            whole[device] += 1
-            slowed[device] += number in bad
-    return np.flatnonzero((slowed == whole) & (slowed > 0)).tolist()
+    for number in np.flatnonzero(counted).tolist():
+        members = [device for device, _ in matched.channels[number].members]
+        whole[members] += 1
+        slowed[members] += bool(slow[number])
+    found: BoolArray = (slowed == whole) & (slowed > 0)
+    return found

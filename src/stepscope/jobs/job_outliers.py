@@ -11,6 +11,11 @@ So many are looked at that some would exceed any usual bound by chance. The boun
 Student's t for a false alarm in one of a hundred jobs, divided by the number of comparisons
 (Bonferroni). Its degrees of freedom are those of the median absolute deviation, which tells as much
 as a standard deviation of 37 in 100 values (Rousseeuw and Croux, 1993).
+
+Of few peers that is little: of eight, one that lies ten standard deviations away is within the
+bound. So among fewer than forty those that need most are also tried against the rest, without
+themselves (generalised extreme studentized deviates, Rosner 1983), which knows nothing of long
+tails: it counts only for ranks that are later than GPUs of one product differ.
 """
 
 from __future__ import annotations
@@ -102,6 +107,52 @@ def scores(values: AnyArray, role: IntArray) -> Scores:
         parts = between**4 / many + error**4 / few
         degrees[own] = np.maximum(np.round(variance**2 / np.maximum(parts, 1e-9), 0), 1.0)
     return Scores(excess, score, degrees, typical)
+
+
+def deviates(values: AnyArray, role: IntArray, least: float) -> Scores:
+    """Compare the ranks that need most with those of their few peers that need less.
+
+    Where several are late, they would hide each other: the most of them are left out together that
+    stand out most clearly, but always the minority.
+
+    Args:
+        values: one a step and rank.
+        role: the peers of each rank: those of the same number.
+        least: what a rank must need beyond the median of its peers to be tried.
+    """
+    n = values.shape[1]
+    excess, score, degrees = np.zeros(n), np.full(n, np.nan), np.zeros(n)
+    for k in range(int(role.max(initial=-1)) + 1):
+        own = np.flatnonzero(role == k)
+        if not ENOUGH <= len(own) < _MANY:
+            continue
+        apart = values[:, own] - np.median(values[:, own], axis=1, keepdims=True)
+        middle = np.median(apart, axis=0)
+        excess[own] = middle
+        order = np.argsort(-middle, kind="stable")
+        tried = order[: (len(own) - 1) // 2]
+        tried = tried[middle[tried] - np.median(middle) >= least]
+        within = _NORMAL * np.median(np.abs(apart - middle), axis=0)
+        errors = _OF_MEDIAN * within / np.sqrt(len(values))
+        few = degrees_of(len(values))
+        clearest = 0.0
+        for place in reversed(range(len(tried))):
+            rest = middle[order[place + 1 :]]
+            between = max(float(rest.std(ddof=1)), float(np.median(errors)))
+            of_rest = between**2 * (1 + 1 / len(rest))
+            variance = of_rest + errors[tried[place]] ** 2
+            if not variance:
+                continue
+            one = float((middle[tried[place]] - rest.mean()) / np.sqrt(variance))
+            parts = of_rest**2 / (len(rest) - 1) + errors[tried[place]] ** 4 / few
+            known = max(round(variance**2 / max(parts, 1e-9)), 1)
+            if (clear := one / bound(known, len(own))) < clearest:
+                # those beyond one that stands out stand out as well
+                one, known = score[own[tried[place + 1]]], int(degrees[own[tried[place + 1]]])
+            else:
+                clearest = clear
+            score[own[tried[place]]], degrees[own[tried[place]]] = one, known
+    return Scores(excess, score, degrees)
 
 
 def degrees_of(count: int) -> float:

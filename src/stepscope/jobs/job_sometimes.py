@@ -61,10 +61,10 @@ def beyond_chance(late: Mapping[int, tuple[int, ...]], devices: int) -> list[int
         device
         for device, steps in late.items()
         if len(steps) >= _AGAIN
-        and devices * _at_least(len(steps), of, 1 / max(devices, 1)) <= ALARMS
+        and devices * at_least(len(steps), of, 1 / max(devices, 1)) <= ALARMS
     ]
 
 
-def _at_least(times: int, of: int, chance: float) -> float:
+def at_least(times: int, of: int, chance: float) -> float:
     """How likely something is to happen so often or more."""
     return sum(comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in range(times, of + 1))

@@ -70,7 +70,7 @@ def finding(
 ) -> JobFinding:
     """One cause as it is told."""
     step = float(times.parts.wall.max(axis=1).mean())
-    ranks = [digests[d].rank for d in seen.devices]
+    ranks = list(dict.fromkeys(digests[d].rank for d in seen.devices))  # a rank may drive several
     place = seen.late.place.text if seen.late is not None and seen.late.place is not None else ""
     evidence = _evidence(seen, digests, times, role)
     communicators = []
@@ -85,7 +85,7 @@ def finding(
         )
         advice = list(_ADVICE[seen.reason])
     else:
-        message = _text(seen, ranks, len(digests), step)
+        message = _text(seen, ranks, len({digest.rank for digest in digests}), step)
         advice = [seen.texts["advice"]] if seen.texts.get("advice") else _plain_advice(seen)
     late = seen.late
     link = seen.reason == "slow_link"
@@ -175,7 +175,7 @@ def _text(seen: Seen, ranks: list[int], n: int, step: float) -> str:
     if sentence := seen.texts.get("sentence"):
         return sentence
     title = seen.texts.get("message") or _TITLES.get(seen.cause, seen.cause)
-    who = "all ranks" if len(ranks) == n else ranks_text(ranks)
+    who = "all ranks" if len(ranks) == n > 1 else ranks_text(ranks)
     if seen.cause == "insufficient_data":
         return f"the capture of {who} lacks what an answer needs: {title}"
     costs = f"{shown(round(seen.cost_ns), 'ns')} of each {shown(round(step), 'ns')} step"

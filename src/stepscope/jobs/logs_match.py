@@ -202,6 +202,7 @@ def matched(logs: Sequence[LoggedOperations], known: dict[tuple[str, int], int])
     """
     warnings: list[str] = []
     rows = _together(logs, warnings)
+    warnings += _dropped(logs)
     gpus, groups, where = _who(rows.ranks, known, warnings)
     c = rows.columns
     collectives = []
@@ -230,6 +231,25 @@ def matched(logs: Sequence[LoggedOperations], known: dict[tuple[str, int], int])
         gpus, groups, rows.names, collectives, messages, last, lost, written, unpaired, warnings,
         len(c["rank"]), bool((~c["timed"]).any()),
     )  # fmt: skip
+
+
+def _dropped(logs: Sequence[LoggedOperations]) -> list[str]:
+    """What the plugin itself says that the logs lack."""
+    lacking = [log for log in logs if log.dropped]
+    if not lacking:
+        return []
+    kinds: dict[str, int] = {}
+    for log in lacking:
+        for kind, count in log.dropped.items():
+            kinds[kind] = kinds.get(kind, 0) + count
+    worst = max(lacking, key=lambda log: sum(log.dropped.values()))
+    counts = ", ".join(f"{kind} {count:,}" for kind, count in sorted(kinds.items()))
+    return [
+        f"NCCL Inspector dropped at least {sum(kinds.values()):,} records ({counts}) that "
+        f"{len(lacking):,} of {len(logs):,} logs therefore lack, most of them {worst.path}; write "
+        "more often (NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS), or raise "
+        "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE and NCCL_INSPECTOR_DUMP_P2P_RING_SIZE"
+    ]
 
 
 def _together(logs: Sequence[LoggedOperations], warnings: list[str]) -> _Rows:

@@ -12,6 +12,8 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from stepscope.jobs.recipes.recipe import Chart, Output
@@ -29,9 +31,18 @@ MOST_LINES: Final = 12
 MOST_ROWS: Final = 60
 """Rows of a heat map whose rows are names; ranks are all drawn."""
 _SHOWN: Final = 50
+_LIBRARY: Final = "package_data/plotly.min.js"
 _LABEL: Final = 48
 _TIMES: Final = (("s", 1e9), ("ms", 1e6), ("us", 1e3), ("ns", 1.0))
 _SIZES: Final = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_WORDS: Final = {
+    "accum": "so far", "child": "children", "dst": "destination", "gpu": "GPU",
+    "gpuops": "GPU operations", "id": "ID", "lvl": "level", "mpi": "MPI", "nccl": "NCCL",
+    "num": "number of", "orig": "original", "pid": "process", "q1": "1st quartile",
+    "q3": "3rd quartile", "sm": "SM", "src": "source", "std": "standard deviation",
+    "tid": "thread", "ucx": "UCX",
+}  # fmt: skip
+"""Parts of the names of columns that are no words, or are written in capitals."""
 _BANDS: Final = ((0.0, "least"), (0.1, "10 %"), (0.5, "median"), (0.9, "90 %"), (1.0, "most"))
 
 
@@ -42,14 +53,16 @@ def plotly_js() -> str:
     Raises:
         UsageError: it is not installed.
     """
-    try:
-        library = import_module("plotly.offline")
-    except ImportError as error:
+    found = find_spec("plotly")
+    if found is None or not found.origin:
         raise UsageError(
             "the page of a recipe needs Plotly, which the extra recipes installs; pip install "
             "plotly, or leave the page out with --no-page"
-        ) from error
-    text: str = library.get_plotlyjs()
+        )
+    try:  # importing the package takes longer than reading what is wanted of it
+        text = (Path(found.origin).parent / _LIBRARY).read_text(encoding="utf-8")
+    except OSError:
+        text = import_module("plotly.offline").get_plotlyjs()
     return text.replace("</script", "<\\/script")
 
 
@@ -74,15 +87,16 @@ def recipe_page(
     rows = rows_of(table.slice(0, _SHOWN))
     return page(
         "recipe.html",
-        title=f"{result.recipe}: {result.title}",
+        title=result.title,
         doc=result.doc,
-        facts=about(result),
+        facts=[f"recipe {result.recipe}", *about(result)],
         figures=[(f.doc, shown_figure(f)) for f in result.figures],
         charts=[(chart.title, note) for chart, note, _ in drawn],
         data=Markup(data),
         plotly=Markup(plotly_js()),
         table_doc=first.doc,
-        head=table.column_names,
+        head=[column_title(name) for name in table.column_names],
+        hints=[first.columns.get(name, name) for name in table.column_names],
         rows=[
             [_cell(name, value) for name, value in zip(table.column_names, row, strict=True)]
             for row in rows
@@ -96,6 +110,20 @@ def recipe_page(
         notes=result.notes[:100],
         files=[file for t in result.tables for file in t.files],
     )
+
+
+def column_title(name: str) -> str:
+    """The title of a column as a person reads it, from its name.
+
+    Cells carry the unit that fits them, so that a title tells it only where two columns could be
+    meant: shares and percentages.
+    """
+    plain, unit = name, ""
+    for ending, shown in (("_ns", ""), ("_bytes", ""), ("_share", " (%)"), ("_percent", " (%)")):
+        if name.endswith(ending):
+            plain, unit = name.removesuffix(ending), shown
+    words = " ".join(_WORDS.get(word, word) for word in plain.split("_"))
+    return words[:1].upper() + words[1:] + unit
 
 
 def about(result: RecipeResult) -> list[str]:
@@ -137,6 +165,8 @@ def _cell(name: str, value: Any) -> str:
             return figure(value, unit)
     if name.endswith("_percent"):
         return f"{value:z.1f} %"
+    if isinstance(value, int) and name.rpartition("_")[2] in {"id", "pid", "tid"}:
+        return str(value)  # a name that looks like a number
     return f"{value:,}" if isinstance(value, int) else f"{value:z,.4g}"
 
 

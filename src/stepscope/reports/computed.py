@@ -4,7 +4,8 @@ Which ranges enclose a call, and how ranges nest, are joins of intervals within 
 compares every range of the thread with every call of it. What an operation waited for takes the
 operation before it in its stream, the last wait for an event before it and the last end before it:
 windows and ASOF joins that sort all work several times. Steps are found by their own analysis, and
-counters are those that exports of the timeline draw.
+counters are those that exports of the timeline draw. What finds them is imported where that is
+done: most statements read none of these.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.communication import is_communication
 from stepscope.activity.counters import Series, bandwidth, queue_length
-from stepscope.gaps.idle import KERNEL_GAP_NS
 from stepscope.intervals.distinct import common_values, distinct_values, with_inverse
 from stepscope.intervals.nesting import nest, stab_innermost
 from stepscope.reports.arrays import group
@@ -219,6 +218,8 @@ def _held(work: Columns, beside: str, waiting: BoolArray, holding: BoolArray) ->
     Returns:
         Row that waited, row that it waited for, length of the wait.
     """
+    from stepscope.gaps.idle import KERNEL_GAP_NS
+
     start, end = work["start_ns"], work["end_ns"]
     place, _ = group(work["process_id"], work[beside])
     waiting = waiting & ~work["ordered"]
@@ -289,6 +290,8 @@ def _steady_step(_: Ask, trace: Trace) -> Columns:
 
 
 def _communication(ask: Ask, _: Trace) -> Columns:
+    from stepscope.activity.communication import is_communication
+
     names = ask("SELECT DISTINCT name FROM kernel")["name"]
     return {"name": np.array([name for name in names if is_communication(name)], dtype=object)}
 

@@ -8,9 +8,11 @@ import takes longer than most reports.
 
 from __future__ import annotations
 
+import atexit
 import os
 import weakref
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -47,6 +49,30 @@ def compiled() -> Any:
     return _duckdb
 
 
+@cache
+def _database(threads: int, process: int) -> Any:
+    """A database in memory that holds nothing: views are of the connections to it.
+
+    Starting one takes longer than most reports, a further connection does not.
+
+    Args:
+        threads: that it works with.
+        process: whose it is; a fork has none of the threads.
+    """
+    del process
+    found = compiled().connect(
+        ":memory:",
+        config={
+            "threads": threads,
+            "autoinstall_known_extensions": False,
+            "autoload_known_extensions": False,
+            "temp_directory": "",  # else a large statement writes into the working folder
+        },
+    )
+    atexit.register(_database.cache_clear)  # what still lives then, DuckDB complains of
+    return found
+
+
 class Files:
     """A connection that reads the tables of one trace.
 
@@ -60,16 +86,7 @@ class Files:
         self._duckdb = compiled()
         self.many = max((trace.rows(name) for name in TABLES), default=0) > MANY_ROWS
         threads = min(os.cpu_count() or 1, _MOST_THREADS) if self.many else 1
-        connection = self._duckdb.connect(
-            ":memory:",
-            config={
-                "threads": threads,
-                "autoinstall_known_extensions": False,
-                "autoload_known_extensions": False,
-                "temp_directory": "",  # else a large statement writes into the working folder
-            },
-        )
-
+        connection = _database(threads, os.getpid()).cursor()
         # what still lives when Python ends, DuckDB complains of on standard error
         self._held = [connection]
         weakref.finalize(self, self._held.clear)
@@ -141,15 +158,9 @@ class Files:
                 return found.to_arrow_table()
             except (self._duckdb.Error, OSError) as error:  # Arrow's own, where rows came before
                 raise self._failure(error) from error
-        result = self._run(statement)
+        arrays = _arrays(self._run(statement))
         # columns of one name are told apart by their place
-        names = [str(place) for place in range(len(result.description))]
-        types = [str(column[1]) for column in result.description]
-        arrays = [
-            _arrow(data, kind)
-            for data, kind in zip(result.fetchnumpy().values(), types, strict=True)
-        ]
-        return pa.table(dict(zip(names, arrays, strict=True)))
+        return pa.table({str(place): array for place, array in enumerate(arrays)})
 
     def value(self, statement: str) -> Any:
         """The only cell of what a statement gives."""
@@ -198,6 +209,25 @@ def _filled(data: AnyArray) -> AnyArray:
     if data.dtype.kind == "O":
         return np.asarray(data.filled(None))
     return np.asarray(data.filled(np.nan if data.dtype.kind == "f" else NULL))
+
+
+_PLAIN: Final = frozenset({"BIGINT", "INTEGER", "DOUBLE", "BOOLEAN", "VARCHAR"})
+
+
+def plain_table(result: Any) -> pa.Table | None:
+    """What the compiled module gives, as Arrow; None where types need DuckDB's package for that."""
+    import pyarrow as pa
+
+    if not all(str(column[1]) in _PLAIN for column in result.description):
+        return None
+    names = [column[0] for column in result.description]
+    return pa.table(_arrays(result), names=names)
+
+
+def _arrays(result: Any) -> list[pa.Array]:
+    types = [str(column[1]) for column in result.description]
+    found = result.fetchnumpy().values()
+    return [_arrow(data, kind) for data, kind in zip(found, types, strict=True)]
 
 
 def _arrow(data: AnyArray, kind: str) -> pa.Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -97,6 +97,8 @@ class LoggedOperations:
         dumped_ns: wall-clock time at which the line was written, ns since 1970; 0 where unknown.
         end_ns: wall-clock time at which the host saw the kernel end, ns since 1970; -1 where not
             logged.
+        dropped: kind of record (``coll``, ``p2p``) -> how many of it, at least, were dropped before
+            they could be written.
     """
 
     path: str
@@ -111,3 +113,4 @@ class LoggedOperations:
     timed: BoolArray
     dumped_ns: IntArray
     end_ns: IntArray
+    dropped: dict[str, int] = field(default_factory=dict)

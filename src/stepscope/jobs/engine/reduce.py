@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from stepscope.sql.engine import MANY_ROWS
+from stepscope.sql.files import compiled, plain_table
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
@@ -22,10 +24,13 @@ class Reduction:
 
     Args:
         connection: of DuckDB.
+        folder: for what lies between.
     """
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, folder: Path) -> None:
         self._connection = connection
+        self._folder = folder
+        self._between: list[Path] = []
 
     def make(self, name: str, statement: str) -> pa.Table:
         """Make a table of a statement, and give it a name for later ones.
@@ -39,11 +44,31 @@ class Reduction:
 
     def add(self, name: str, table: pa.Table) -> None:
         """Give a table a name."""
-        self._connection.register(name, table)
+        import pyarrow.parquet as pq
+
+        path = self.between(name)
+        pq.write_table(table, path)
+        self._run(f'CREATE OR REPLACE TEMP VIEW "{name}" AS SELECT * FROM {_read(path)}')
+
+    def between(self, name: str) -> Path:
+        """A file for what lies between, until the end."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._between.append(self._folder / f"{name}.parquet")
+        return self._between[-1]
 
     def table(self, statement: str) -> pa.Table:
         """What a statement gives."""
-        return self._with_readable_errors(lambda: self._connection.sql(statement).to_arrow_table())
+        return self._with_readable_errors(lambda: self._arrow(statement))
+
+    def _arrow(self, statement: str) -> pa.Table:
+        rows = self._connection.execute(f"SELECT count(*) FROM ({statement})").fetchall()[0][0]
+        if rows <= MANY_ROWS:
+            found = plain_table(self._connection.execute(statement))
+            if found is not None:
+                return found
+        import duckdb  # noqa: F401 - gives connections their way to Arrow
+
+        return self._connection.sql(statement).to_arrow_table()
 
     def cell(self, statement: str) -> Any:
         """The first cell of what a statement gives; None without rows."""
@@ -58,16 +83,15 @@ class Reduction:
         return self._with_readable_errors(lambda: self._connection.execute(statement).fetchall())
 
     def _with_readable_errors(self, action: Callable[[], Any]) -> Any:
-        import duckdb
-
+        known = compiled()
         try:
             return action()
-        except duckdb.IOException as error:
+        except known.IOException as error:
             raise StorageError(
                 f"cannot read the answers or write the result: {_line(error)}; make room, then run "
                 "the same again"
             ) from error
-        except duckdb.Error as error:
+        except known.Error as error:
             raise UsageError(f"the reduction failed: {_line(error)}") from error
 
 
@@ -87,16 +111,13 @@ def reduction(
         folder: for what lies between.
         columns: of the files, for when there are none.
     """
-    import duckdb
-
     spill = folder / "spill"
-    connection = duckdb.connect(
+    connection = compiled().connect(
         ":memory:",
         config={"autoinstall_known_extensions": False, "autoload_known_extensions": False,
                 "temp_directory": str(spill)},
     )  # fmt: skip
-    made = Reduction(connection)
-    between: list[Path] = []
+    made = Reduction(connection, folder)
     try:
         made.add("capture", captures)
         parts = [f"SELECT {number}::BIGINT AS input, * FROM {_read(file)}"
@@ -106,11 +127,10 @@ def reduction(
             groups = [parts[i : i + FAN_IN] for i in range(0, len(parts), FAN_IN)]
             parts = []
             for number, group in enumerate(groups):
-                target = folder / f"level{level}-{number}.parquet"
+                target = made.between(f"level{level}-{number}")
                 made._run(f"CREATE OR REPLACE TEMP VIEW part AS {_below(group)}")
                 rows = merge or "SELECT * FROM part"
                 made._run(f"COPY ({rows}) TO {_text(target)} (FORMAT parquet)")
-                between.append(target)
                 parts.append(f"SELECT * FROM {_read(target)}")
             level += 1
         rows = _below(parts) if parts else _nothing(columns)
@@ -128,7 +148,7 @@ def reduction(
         yield made
     finally:
         connection.close()
-        for path in between:
+        for path in made._between:
             path.unlink(missing_ok=True)
         if spill.is_dir():
             spill.rmdir()

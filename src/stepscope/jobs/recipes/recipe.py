@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from stepscope.jobs.recipes import catalog
 from stepscope.reports.needs import Need, missing
 from stepscope.reports.report import nearest
 from stepscope.reports.source import Source, written
@@ -296,25 +297,29 @@ def facts(trace: Trace) -> dict[str, Any]:
 @cache
 def recipes() -> dict[str, Recipe]:
     """Every recipe that ships, by name: each module of ``catalog`` registers one."""
-    import stepscope.jobs.recipes.catalog as package
+    return {name: _shipped(name) for name in sorted(_names())}
 
-    found = {}
-    for module in pkgutil.iter_modules(package.__path__):
-        recipe: Recipe = importlib.import_module(f"{package.__name__}.{module.name}").RECIPE
-        assert recipe.name == module.name
-        found[recipe.name] = recipe
-    return dict(sorted(found.items()))
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(module.name for module in pkgutil.iter_modules(catalog.__path__))
+
+
+def _shipped(name: str) -> Recipe:
+    recipe: Recipe = importlib.import_module(f"{catalog.__name__}.{name}").RECIPE
+    assert recipe.name == name
+    return recipe
 
 
 def find(name: str) -> Recipe:
-    """A recipe that ships.
+    """A recipe that ships; what the others import is not loaded.
 
     Raises:
         UsageError: there is none of this name.
     """
-    if name not in recipes():
+    if name not in _names():
         raise UsageError(f"there is no recipe {name!r}; {nearest(name, recipes(), 'recipe')}")
-    return recipes()[name]
+    return _shipped(name)
 
 
 def from_text(text: str, path: str) -> Recipe:
