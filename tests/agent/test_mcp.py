@@ -10,19 +10,19 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import anyio
 import pytest
-from mcp.client.client import Client
-from mcp.client.stdio import StdioServerParameters, stdio_client
-from mcp.shared.exceptions import MCPError
 from tests.cli.command import Stepscope, is_one_line
 from tests.support.captures import DATA, unpack
 
 from stepscope.agent import protocol
 from stepscope.agent.tool import tools
+
+if TYPE_CHECKING:
+    from mcp.client.client import Client  # every worker would import it, and one needs it
 
 CAPTURE = DATA / "nsys" / "cnn_disk.sqlite.xz"
 SECRET = "test_secret_of_24_letters"
@@ -30,6 +30,9 @@ SECRET = "test_secret_of_24_letters"
 
 @asynccontextmanager
 async def over_streams(folder: Path) -> AsyncIterator[Client]:
+    from mcp.client.client import Client
+    from mcp.client.stdio import StdioServerParameters, stdio_client
+
     server = StdioServerParameters(
         command=sys.executable,
         args=["-m", "stepscope", "mcp", "--allow", str(folder)],
@@ -41,6 +44,8 @@ async def over_streams(folder: Path) -> AsyncIterator[Client]:
 
 async def conversation(client: Client, name: str) -> None:
     """What an agent does: list, diagnose, ask for evidence, be refused."""
+    from mcp.shared.exceptions import MCPError
+
     listed = (await client.list_tools()).tools
     assert [tool.name for tool in listed] == list(tools())
     assert all(tool.description and tool.input_schema["type"] == "object" for tool in listed)
@@ -88,6 +93,8 @@ def test_over_standard_streams() -> None:
 
 
 def test_over_http_with_a_token_on_loopback() -> None:
+    from mcp.client.client import Client
+
     path = unpack(CAPTURE)
     server = subprocess.Popen(
         [sys.executable, "-m", "stepscope", "mcp", "--http", "--allow", str(path.parent)],

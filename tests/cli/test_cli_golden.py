@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.cli.command import Stepscope
-from tests.support.captures import BUNDLED, DATA, unpack, without_annotations
+from tests.support.captures import BUNDLED, DATA, ranks_of, unpack, without_annotations
 
 from stepscope.api import Job
 
@@ -49,11 +49,6 @@ def test_every_bundled_capture_is_in_the_table() -> None:
     # done with those of the table; test_jax_captures has them
     bundled = {*DATA.glob("*/*.xz"), *DATA.glob("*/*.gz"), BUNDLED} - {*DATA.glob("jax/*")}
     assert {truth.path for truth in TRUTH} == bundled
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("golden")
 
 
 @pytest.fixture(scope="module")
@@ -168,24 +163,9 @@ def test_h200_under_torch(name: str, diagnose: Any, shared_data: Path) -> None:
 
 @pytest.mark.parametrize("source", ["nsys", "kineto"])
 @pytest.mark.parametrize("job", ["ddp_healthy", "ddp_straggler"])
-def test_h200_ranks(
-    job: str,
-    source: str,
-    shared_data: Path,
-    unpacked: Callable[[str], Path],
-    folder: Path,
-    diagnose: Any,
-) -> None:
+def test_h200_ranks(job: str, source: str, diagnose: Any) -> None:
     """A folder of ranks is one job."""
-    ranks = folder / f"{job}.{source}"
-    ranks.mkdir()
-    for rank in range(4):
-        if source == "nsys":
-            target = unpacked(f"{job}.rank{rank}")
-        else:
-            target = shared_data / "kineto" / f"{job}.rank{rank}.json.gz"
-        (ranks / target.name).symlink_to(target)
-    document = diagnose(ranks)
+    document = diagnose(ranks_of(job, source))
     accounts_exactly(document, bounded=False)
     assert document["trace"]["ranks"] == 4
     assert [gpu["rank"] for gpu in document["accounting"]] == [0, 1, 2, 3]

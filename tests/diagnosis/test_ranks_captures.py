@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.captures import unpack
+from tests.support.captures import ranks_of, unpack
 
 from stepscope.api import Job
 
@@ -55,10 +55,8 @@ def test_one_rank_of_it_says_what_to_add(imbalance: list[Path]) -> None:
 
 
 @pytest.mark.parametrize("source", ["nsys", "kineto"])
-def test_a_sleeping_loader_is_a_straggler(
-    source: str, captured: Callable[[str, str], list[Path]]
-) -> None:
-    job = Job(captured("ddp_straggler", source))
+def test_a_sleeping_loader_is_a_straggler(source: str) -> None:
+    job = Job([ranks_of("ddp_straggler", source)])
     diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert diagnosis.verdict == "straggler"
@@ -72,10 +70,8 @@ def test_a_sleeping_loader_is_a_straggler(
 
 
 @pytest.mark.parametrize("source", ["nsys", "kineto"])
-def test_a_healthy_job_is_not_blamed_on_the_network(
-    source: str, captured: Callable[[str, str], list[Path]]
-) -> None:
-    diagnosis = Job(captured("ddp_healthy", source)).diagnose()
+def test_a_healthy_job_is_not_blamed_on_the_network(source: str) -> None:
+    diagnosis = Job([ranks_of("ddp_healthy", source)]).diagnose()
     causes = {finding.cause for finding in diagnosis.findings}
     assert not causes & {"exposed_communication", "load_imbalance"}
     if source == "kineto":  # rank 1 is last at every collective, because recording slows its host

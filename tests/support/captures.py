@@ -82,6 +82,27 @@ def _once(name: str, kind: str, make: Callable[[Path], Path]) -> Path:
     return folder / name
 
 
+def ranks_of(name: str, source: str) -> Path:
+    """A folder of the four ranks of a job of ../shared/data/h200, one for the whole test run.
+
+    Args:
+        name: of the job, such as ``ddp_healthy``.
+        source: ``nsys`` or ``kineto``.
+    """
+    suffix = {"nsys": "sqlite.xz", "kineto": "json.gz"}[source]
+    captures = [shared(f"h200/{source}/{name}.rank{rank}.{suffix}") for rank in range(4)]
+
+    def linked(into: Path) -> Path:
+        folder = into / f"{name}.ranks"
+        folder.mkdir(exist_ok=True)
+        for capture in captures:
+            (folder / capture.name).unlink(missing_ok=True)
+            (folder / capture.name).symlink_to(capture)
+        return folder
+
+    return _once(f"{name}.ranks", source, linked)
+
+
 def without_annotations(capture: Path, folder: Path | None = None) -> Path:
     """The same capture as if the program had no NVTX ranges and no user annotations.
 
