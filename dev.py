@@ -120,6 +120,8 @@ def test(arguments: Sequence[str]) -> int:
     (types, checker), quick = LINTERS[-1], LINTERS[:-1]
     with tempfile.TemporaryFile() as stated:
         command = [str(PYTHON), *checker]
+        if os.environ.get("CI"):  # nobody checks again, and a tenth of the time goes into the cache
+            command += ["--cache-dir", os.devnull]
         checking = subprocess.Popen(
             command, cwd=ROOT, env=environment(), stdout=stated, stderr=subprocess.STDOUT
         )
