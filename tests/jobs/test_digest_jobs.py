@@ -109,7 +109,7 @@ def test_a_late_rank_among_real_ones_is_told_with_its_place() -> None:
     assert found.fetch[0].rank == 2
     needs = {rank.rank: rank.need_ns for rank in found.ranks}
     usual = np.median(list(needs.values()))
-    assert all(needs[one.rank] > usual for one in found.fetch if "needs most" in one.why)
+    assert all(needs[one.rank] >= usual for one in found.fetch if "needs most" in one.why)
     late = [row[0] for row in found.heat_map.late_ns]
     assert int(np.argmax(late)) == 2
 
