@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from stepscope.intervals.distinct import with_first_and_inverse
+from stepscope.timeline.answers import DeviceStatistics, NamedRows, WindowStatistics
 from stepscope.timeline.classes import CLASSES, by_class
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices, Track
@@ -18,7 +18,7 @@ _PIECE = 1 << 18
 """Rows that are looked at together: bounds the memory of a window of any length."""
 
 
-def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> dict[str, Any]:
+def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> WindowStatistics:
     """Statistics of ``[begin, end)``.
 
     Args:
@@ -27,7 +27,7 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
         end: end, ns.
         explained: whether causes of idle time are known by now.
     """
-    devices = []
+    devices: list[DeviceStatistics] = []
     for busy in timeline.tracks:
         if not busy.path.endswith("/busy"):
             continue
@@ -82,7 +82,7 @@ def _sum(parts: list[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _top(timeline: Timeline, tracks: list[Track], begin: int, end: int) -> list[dict[str, Any]]:
+def _top(timeline: Timeline, tracks: list[Track], begin: int, end: int) -> list[NamedRows]:
     """The names that take most time, with one row of each to fly to."""
     tally: dict[int, list[int]] = {}
     for track in tracks:
