@@ -21,7 +21,9 @@ from stepscope.timeline import answers as timeline
 from stepscope.trace.notes import PlacedNote
 
 PATH: Final = "src/stepscope/server/ui/src/data/contracts.ts"
-_HEAD: Final = "/** What the server answers, written by `python3 dev.py docs` from the types of the package. */"
+_HEAD: Final = (
+    "/** What the server answers: `python3 dev.py docs` makes it of the package's types. */"
+)
 _NAMES: Final = {int: "number", float: "number", str: "string", bool: "boolean", NoneType: "null"}
 _SHOWN: Final = (
     *(server.Layout, server.Diagnosed, server.Progress, server.Packed),
@@ -35,10 +37,8 @@ _NOT_SENT: Final = {"Comparison": {"runs"}, "JobDiagnosis": {"heat_map"}}
 _RENAMED: Final[dict[Any, str]] = {job_result.StepTime: "JobStepTime", PlacedNote: "Note"}
 """Types that share a name with others."""
 _ARRAYS: Final = {
-    "f8": "Float64Array",
-    "f4": "Float32Array",
-    "u4": "Uint32Array",
-    "u1": "Uint8Array",
+    **{"f8": "Float64Array", "f4": "Float32Array"},
+    **{"u4": "Uint32Array", "u1": "Uint8Array"},
 }
 
 
@@ -50,15 +50,12 @@ def page_types() -> str:
     names = [_name(kind) for kind in made]
     if twice := {name for name in names if names.count(name) > 1}:
         raise AssertionError(f"several types are called {', '.join(sorted(twice))}")
-    arrays = {
-        "Row": ("depth: number", timeline.ROW_ARRAYS),
-        "Counter": ("", timeline.COUNTER_ARRAYS),
-    }
-    of_tiles = [
-        _interface(name, [*filter(None, [also]), *(f"{n}: {_ARRAYS[k]}" for n, k in kinds.items())])
-        for name, (also, kinds) in arrays.items()
+    tiles = {"RowArrays": timeline.ROW_ARRAYS, "Counter": timeline.COUNTER_ARRAYS}
+    arrays = [
+        _interface(name, [f"{array}: {_ARRAYS[kind]}" for array, kind in kinds.items()])
+        for name, kinds in tiles.items()
     ]
-    return "\n\n".join((_HEAD, *made.values(), *of_tiles, _groupings())) + "\n"
+    return "\n\n".join((_HEAD, *made.values(), *arrays, _groupings())) + "\n"
 
 
 def _groupings() -> str:
@@ -83,47 +80,44 @@ def _add(kind: Any, made: dict[Any, str]) -> None:
     if kind in made:
         return
     hints = get_type_hints(kind, include_extras=True)
-    names, optional = (
-        {name: name for name in hints},
-        getattr(kind, "__optional_keys__", frozenset()),
-    )
+    names = {name: name for name in hints}
+    optional = set(getattr(kind, "__optional_keys__", ()))
     if issubclass(kind, msgspec.Struct):
-        names = {field.name: field.encode_name for field in msgspec.structs.fields(kind)}
+        fields = msgspec.structs.fields(kind)
+        names = {field.name: field.encode_name for field in fields}
         if kind.__struct_config__.omit_defaults:
-            fields = msgspec.structs.fields(kind)
             optional = {field.name for field in fields if not field.required}
     kept = [name for name in names if names[name] not in _NOT_SENT.get(kind.__name__, ())]
     marks = {name: "?" if name in optional else "" for name in kept}
-    made[kind] = _interface(
-        _name(kind), [f"{names[name]}{marks[name]}: {_type(hints[name])}" for name in kept]
-    )
+    lines = [f"{names[name]}{marks[name]}: {_type(hints[name])}" for name in kept]
+    made[kind] = _interface(_name(kind), lines)
     for name in kept:
         for other in _references(hints[name]):
             _add(other, made)
 
 
 def _name(kind: Any) -> str:
-    return _RENAMED.get(kind, kind.__name__)
+    return _RENAMED.get(kind) or str(kind.__name__)
 
 
 def _type(kind: Any) -> str:
     """A type in TypeScript."""
+    if get_origin(kind) is Annotated:  # JSON that was made before, of the type beside
+        kind = get_args(kind)[1]
     origin, inner = get_origin(kind), get_args(kind)
-    if origin is Annotated:  # JSON that was made before: of the type beside
-        return _type(inner[1])
     if origin is Literal:
         return " | ".join(json.dumps(value) for value in sorted(inner))
-    if origin in (Union, UnionType):
-        return " | ".join(dict.fromkeys(map(_type, inner)))
     if origin is dict:
-        key, held = inner
-        return f"Record<{_type(key) if get_origin(key) is Literal else 'string'}, {_type(held)}>"
-    if origin is tuple and inner[-1] is not ...:
-        return f"[{', '.join(map(_type, inner))}]"
-    if origin in (list, tuple):
-        held = _type(inner[0])
-        return f"({held})[]" if "|" in held and not held.startswith("Record<") else f"{held}[]"
-    return _NAMES.get(kind) or _name(kind)
+        key = _type(inner[0]) if get_origin(inner[0]) is Literal else "string"
+        return f"Record<{key}, {_type(inner[1])}>"
+    held = [_type(one) for one in inner if isinstance(one, type) or get_origin(one)]
+    if origin in (Union, UnionType):
+        return " | ".join(dict.fromkeys(held))
+    if origin is tuple and ... not in inner:
+        return f"[{', '.join(held)}]"
+    if not held:
+        return _NAMES.get(kind) or _name(kind)
+    return f"({held[0]})[]" if "|" in held[0] else f"{held[0]}[]"
 
 
 def _references(kind: Any) -> Iterator[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Unpack
 
 from stepscope.api.job import Job, OpenOptions
 from stepscope.trace import progress

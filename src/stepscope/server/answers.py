@@ -1,4 +1,4 @@
-"""What the server puts together for the page, as JSON, out of results and ``timeline/answers.py``."""
+"""What the server puts together for the page, out of results and ``timeline/answers.py``."""
 
 from __future__ import annotations
 

@@ -327,8 +327,8 @@ class Outlier(TypedDict):
     message: str
 
 
-class DeviceFigures(TypedDict):
-    """Figures of all steps of one device; times are packed as doubles."""
+class DeviceSteps(TypedDict):
+    """The steps of one device in short."""
 
     rank: int
     device: int
@@ -341,6 +341,11 @@ class DeviceFigures(TypedDict):
     median: int
     outliers: list[Outlier]
     ranges: list[str]
+
+
+class DeviceFigures(DeviceSteps):
+    """... and figures of each; times are packed as doubles."""
+
     missing: int
     begin: str
     end: str

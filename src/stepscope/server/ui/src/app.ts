@@ -1,8 +1,9 @@
 /** The page of one run: makes its parts, asks the source, draws once a frame, keeps the link. */
 
+import type { Layout } from "./data/contracts";
 import { StaticSource } from "./data/static";
 import { ServerSteps, StaticSteps, type StepSource } from "./data/steps";
-import type { Layout, Source } from "./data/types";
+import type { Source } from "./data/types";
 import { Drawer } from "./panels/drawer";
 import { missing, showDiagnosis, type Actions } from "./panels/explanation";
 import { Colours, coloursLegend } from "./shared/colours";

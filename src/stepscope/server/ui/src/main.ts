@@ -1,11 +1,12 @@
+import type { Layout, PackedPair, PairLayout } from "./data/contracts";
 import "./shared/app.css";
 
 import { App } from "./app";
 import { CompareApp } from "./compare/compare_view";
-import { StaticPair, ServerPair, type PackedPair, type PairLayout, type PairSource } from "./data/comparison";
+import { StaticPair, ServerPair, type PairSource } from "./data/comparison";
 import { ServerSource } from "./data/server";
 import { packedPage, StaticSource } from "./data/static";
-import type { Layout, Source } from "./data/types";
+import type { Source } from "./data/types";
 import { learnColours } from "./shared/colours";
 import { element, fill } from "./shared/dom";
 import { clean } from "./shared/format";

@@ -1,4 +1,4 @@
-/** What the server answers, written by `python3 dev.py docs` from the types of the package. */
+/** What the server answers: `python3 dev.py docs` makes it of the package's types. */
 
 export interface Layout {
   classes: DrawnClass[];
@@ -1192,8 +1192,7 @@ export interface GridHeader {
   arrays: ("busy" | "busy_code" | "idle" | "idle_code" | "phase")[];
 }
 
-export interface Row {
-  depth: number;
+export interface RowArrays {
   start: Float64Array;
   end: Float64Array;
   row: Uint32Array;

@@ -1,7 +1,7 @@
 /** Figures to take along: as text, and as the command that computes them again. */
 
+import type { Layout, TableAnswer } from "../data/contracts";
 import { GROUPINGS } from "../data/contracts";
-import type { Layout, TableAnswer } from "../data/types";
 import { element } from "../shared/dom";
 import { clean } from "../shared/format";
 

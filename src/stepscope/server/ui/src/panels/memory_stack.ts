@@ -2,6 +2,7 @@
 
 import type { Timeline } from "../data/contracts";
 
+
 export interface Area {
   name: string;
   base: number[];
