@@ -29,7 +29,7 @@ _SHOWN: Final = (
     *(server.Layout, server.Diagnosed, server.Progress, server.Packed),
     *(server.JobLayout, server.JobAnswer, GridCells, RankDetail),
     *(server.PairLayout, server.Compared, server.PackedPair, Memory, GuideBook),
-    *(timeline.TileHeader, timeline.Details, timeline.Hits, timeline.Statistics),
+    *(timeline.Classes, timeline.TileHeader, timeline.Details, timeline.Hits, timeline.Statistics),
     *(timeline.TableAnswer, timeline.Instances, timeline.FlameAnswer, Change),
     *(timeline.StepsAnswer, timeline.GridHeader),
 )

@@ -61,7 +61,7 @@ class TrackInfo(TypedDict):
     id: int
     title: str
     group: str
-    kind: str
+    kind: Literal["slices", "counter"]
     table: str
     path: str
     rank: int

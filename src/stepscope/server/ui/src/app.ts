@@ -412,6 +412,6 @@ export class App implements Timeline {
 
 function stepSource(source: Source): StepSource {
   return source instanceof StaticSource
-    ? new StaticSteps(source.packed.steps ?? null, source.packed.steps_refused ?? "", source.packed.layout.classes)
+    ? new StaticSteps(source.packed.steps, source.packed.steps_refused, source.packed.layout.classes)
     : new ServerSteps(source);
 }

@@ -1,8 +1,8 @@
-import type { Layout, PackedPair, PairLayout } from "./data/contracts";
 import "./shared/app.css";
 
 import { App } from "./app";
 import { CompareApp } from "./compare/compare_view";
+import type { Layout, PairLayout } from "./data/contracts";
 import { StaticPair, ServerPair, type PairSource } from "./data/comparison";
 import { ServerSource } from "./data/server";
 import { packedPage, StaticSource } from "./data/static";
@@ -17,7 +17,7 @@ async function start(): Promise<void> {
   try {
     const packed = await packedPage();
     if (packed && "pair_steps" in packed) {
-      const source: PairSource = new StaticPair(packed as unknown as PackedPair);
+      const source: PairSource = new StaticPair(packed);
       const layout = await source.layout();
       learnColours(layout);
       new CompareApp(root, source, layout);

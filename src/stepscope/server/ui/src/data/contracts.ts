@@ -46,7 +46,7 @@ export interface TrackInfo {
   id: number;
   title: string;
   group: string;
-  kind: string;
+  kind: "counter" | "slices";
   table: string;
   path: string;
   rank: number;
@@ -1040,6 +1040,12 @@ export interface Route {
   overhead: string;
   source: string;
   next: string;
+}
+
+export interface Classes {
+  classes: DrawnClass[];
+  legend: LegendEntry[];
+  causes: Record<string, string>;
 }
 
 export interface TileHeader {

@@ -1,6 +1,6 @@
 /** Answers from the server that served the page. Addresses are relative: they keep the token. */
 
-import type { Details, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Memory, Note, NotesAnswer, Place, Statistics, TableAnswer } from "./contracts";
+import type { Change, Details, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Memory, NotesAnswer, Place, Progress, Statistics, TableAnswer } from "./contracts";
 import { decode } from "./decode";
 import type { Source, Span, TrackTile } from "./types";
 

@@ -1,6 +1,6 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
-import type { Details, DeviceStatistics, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Links, Memory, NamedRows, NotesAnswer, Packed, PackedFact, Place, Statistics, TableAnswer, TrackInfo } from "./contracts";
+import type { Details, DeviceStatistics, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Links, Memory, NamedRows, NotesAnswer, Packed, PackedFact, PackedPair, Place, Statistics, TableAnswer, TrackInfo } from "./contracts";
 import { bytesOf, doubles } from "./decode";
 import { StaticTables, type Link } from "./static_tables";
 import { counterTile, rowTile, type Content, type Samples } from "./static_tiles";
@@ -24,12 +24,12 @@ const LINKS: LinkTo[] = [
 ];
 
 /** What is inside the page, or null where a server is behind it. */
-export async function packedPage(): Promise<Packed | null> {
+export async function packedPage(): Promise<Packed | PackedPair | null> {
   const element = document.getElementById("trace");
   if (!element) return null;
   const packed = bytesOf(element.textContent ?? "");
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return (await new Response(stream).json()) as Packed;
+  return (await new Response(stream).json()) as Packed | PackedPair;
 }
 
 export class StaticSource implements Source {

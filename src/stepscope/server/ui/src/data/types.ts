@@ -2,7 +2,6 @@
 
 import type { Change, Counter, Details, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Memory, NotesAnswer, Place, RowArrays, Statistics, TableAnswer, TableColumns } from "./contracts";
 
-
 /** A window of time, ns. */
 export interface Span {
   begin: number;

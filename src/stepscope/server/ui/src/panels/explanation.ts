@@ -314,7 +314,7 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
 
 /** Sections of the panel of a selection, one a kind of link. */
 function linkSections(details: Details, actions: Actions): HTMLElement[] {
-  return (details.links).flatMap((link) => [
+  return details.links.flatMap((link) => [
     element("h3", {}, link.message),
     element(
       "ul",

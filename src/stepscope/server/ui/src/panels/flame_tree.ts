@@ -2,7 +2,6 @@
 
 import type { FlameAnswer } from "../data/contracts";
 
-
 /** A tree ready to draw: where each node begins, in the unit of the weights. */
 export interface Laid {
   answer: FlameAnswer;

@@ -2,7 +2,6 @@
 
 import type { Timeline } from "../data/contracts";
 
-
 export interface Area {
   name: string;
   base: number[];

@@ -1,7 +1,6 @@
 /** Kernels or operators of a window: a table that sorts, filters and leads to the timeline. */
 
-import type { Instances, TableAnswer } from "../data/contracts";
-import { GROUPINGS } from "../data/contracts";
+import { GROUPINGS, type Instances, type TableAnswer } from "../data/contracts";
 import type { GroupRow, Span } from "../data/types";
 import { element, fill } from "../shared/dom";
 import { clean, count, percent, time, words } from "../shared/format";

@@ -2,7 +2,6 @@
 
 import type { Details, Place } from "../data/contracts";
 
-
 /** Arrows of launches, each from what came first: a call to its work, a gap to what ended it. */
 export function arrowPairs(details: Details): [Place, Place][] {
   return details.arrows.ends.map((end) => (details.arrows.forward ? [details, end] : [end, details]));
@@ -12,7 +11,7 @@ export function arrowPairs(details: Details): [Place, Place][] {
 export function linkPairs(details: Details | null): [Place, Place][] {
   if (!details) return [];
   const ended = details.table === "idle_gap" ? details.arrows.ends[0] : undefined;
-  return (details.links).flatMap((link) =>
+  return details.links.flatMap((link) =>
     // a gap is launched by nothing: the call beside it launched what ended it
     link.ends.map((end): [Place, Place] => (link.forward ? [details, end] : [end, ended ?? details])),
   );
