@@ -44,8 +44,8 @@ class Missing(TypedDict):
     flag: str
 
 
-class Member(TypedDict):
-    """A trace of the job."""
+class RankInfo(TypedDict):
+    """A rank's trace; what is added to its times to be on the job's clock, ns."""
 
     rank: int
     path: str
@@ -76,7 +76,7 @@ class TimelineLayout(Classes):
 
     begin: int
     end: int
-    members: list[Member]
+    members: list[RankInfo]
     tracks: list[TrackInfo]
 
 
@@ -319,7 +319,7 @@ class FlameOfWindow(FlameAnswer):
 
 
 class Outlier(TypedDict):
-    """An odd step, and what takes longer in it than in a normal one."""
+    """An outlier step, and what takes longer in it than in a normal one."""
 
     step: int
     normal: int

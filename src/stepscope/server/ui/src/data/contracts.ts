@@ -6,7 +6,7 @@ export interface Layout {
   causes: Record<string, string>;
   begin: number;
   end: number;
-  members: Member[];
+  members: RankInfo[];
   tracks: TrackInfo[];
   paths: string[];
   above: string;
@@ -27,7 +27,7 @@ export interface LegendEntry {
   section: string;
 }
 
-export interface Member {
+export interface RankInfo {
   rank: number;
   path: string;
   source: string;
