@@ -26,7 +26,7 @@ _HEAD: Final = (
 )
 _NAMES: Final = {int: "number", float: "number", str: "string", bool: "boolean", NoneType: "null"}
 _SHOWN: Final = (
-    *(server.Layout, server.Diagnosed, server.Progress, server.Packed),
+    *(server.Layout, server.Diagnosed, server.Progress, server.Refusal, server.Packed),
     *(server.JobLayout, server.JobAnswer, GridCells, RankDetail),
     *(server.PairLayout, server.Compared, server.PackedPair, Memory, GuideBook),
     *(timeline.Classes, timeline.TileHeader, timeline.Details, timeline.Hits, timeline.Statistics),

@@ -40,6 +40,12 @@ class Diagnosed(TypedDict):
     instances: list[list[Instance]]
 
 
+class Refusal(TypedDict):
+    """Why there is no answer."""
+
+    error: str
+
+
 class Progress(TypedDict):
     """What is being made that a question may wait for; empty for nothing."""
 

@@ -301,6 +301,10 @@ export interface Progress {
   doing: string;
 }
 
+export interface Refusal {
+  error: string;
+}
+
 export interface Packed {
   layout: Layout;
   tracks: Record<string, PackedSlices | PackedSamples>;

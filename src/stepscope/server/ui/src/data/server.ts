@@ -1,6 +1,6 @@
 /** Answers from the server that served the page. Addresses are relative: they keep the token. */
 
-import type { Change, Details, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Memory, NotesAnswer, Place, Progress, Statistics, TableAnswer } from "./contracts";
+import type { Change, Details, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Memory, NotesAnswer, Place, Progress, Refusal, Statistics, TableAnswer } from "./contracts";
 import { decode } from "./decode";
 import type { Source, Span, TrackTile } from "./types";
 
@@ -110,7 +110,7 @@ async function answered(asked: Promise<Response>): Promise<Response> {
     const told = await answer.text();
     let message = told;
     try {
-      message = (JSON.parse(told) as { error: string }).error;
+      message = (JSON.parse(told) as Refusal).error;
     } catch {
       // a refusal before any answer is plain text
     }
