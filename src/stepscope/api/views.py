@@ -238,11 +238,9 @@ class Views:
 
     def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> Statistics:
         """Where each device's time goes in a window of the timeline, and its longest kernels."""
-        from stepscope.timeline.hostwindow import threads
         from stepscope.timeline.window import statistics
 
-        found = statistics(self.timeline, begin_ns, end_ns, explained=explained)
-        return {**found, "threads": threads(self.timeline, begin_ns, end_ns)}
+        return statistics(self.timeline, begin_ns, end_ns, explained=explained)
 
     def instances(self, cause: str, ranks: Sequence[int]) -> list[Instance]:
         """Instances of a cause on the timeline: the typical one, then the largest first.

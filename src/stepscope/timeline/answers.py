@@ -224,17 +224,12 @@ class ThreadStatistics(TypedDict):
     kinds: dict[str, int]
 
 
-class WindowStatistics(TypedDict):
-    """Where the time of the devices goes."""
+class Statistics(TypedDict):
+    """Where the time of a window goes."""
 
     begin: int
     end: int
     devices: list[DeviceStatistics]
-
-
-class Statistics(WindowStatistics):
-    """... and of the threads."""
-
     threads: list[ThreadStatistics]
 
 
@@ -286,25 +281,15 @@ class FlameNodes(TypedDict):
     count: list[int]
 
 
-class FlameTree(TypedDict):
-    """A tree; ``left_out`` nodes are too light."""
+class FlameAnswer(TypedDict):
+    """A tree; ``left_out`` nodes are too light. The unit is ns or samples; ``kinds`` there are."""
 
     total: int
     left_out: int
     names: list[str]
     nodes: FlameNodes
-
-
-class FlameGraph(FlameTree):
-    """... its unit, ns or samples, and the kinds that there are."""
-
     unit: str
     kinds: list[str]
-
-
-class FlameAnswer(FlameGraph):
-    """... and its kind."""
-
     kind: str
 
 

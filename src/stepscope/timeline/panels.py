@@ -129,7 +129,7 @@ class Panels:
             if not kinds:
                 raise UsageError("the capture holds no ranges, operators, functions or samples")
             made = self._stacks.graph(kind or kinds[0], weight, begin, end, reverse=reverse)
-        return {**made, "kind": kind or kinds[0], "begin": begin, "end": end}
+        return {**made, "begin": begin, "end": end}
 
     # --- operations ------------------------------------------------------------------------------
 
@@ -244,10 +244,9 @@ class Panels:
             for kind in self._stacks.kinds:
                 for weight in ("cpu",) if kind == "samples" else WEIGHTS:
                     for reverse in (False, True):
-                        made = self._stacks.graph(
+                        flames[f"{kind} {weight} {int(reverse)}"] = self._stacks.graph(
                             kind, weight, begin, end, reverse=reverse, most=_PAGE_NODES
                         )
-                        flames[f"{kind} {weight} {int(reverse)}"] = {**made, "kind": kind}
             return {
                 "tables": self._tables(begin, end) if tables else None,
                 "flames": flames,

@@ -16,7 +16,7 @@ from stepscope.intervals.distinct import with_inverse
 from stepscope.kernels.attribution import Stack, plain_range_name
 from stepscope.kernels.categories import classify
 from stepscope.timeline import flame
-from stepscope.timeline.answers import FlameGraph, FlameTree
+from stepscope.timeline.answers import FlameAnswer
 from stepscope.timeline.build import HOST, RANGE
 from stepscope.timeline.flame import Tree
 from stepscope.timeline.timeline import Timeline
@@ -102,7 +102,7 @@ class Stacks:
         *,
         reverse: bool,
         most: int = MOST_NODES,
-    ) -> FlameGraph:
+    ) -> FlameAnswer:
         """The flame graph of a window.
 
         Args:
@@ -133,10 +133,11 @@ class Stacks:
         tree, own, count = _together(trees, owns, counts)
         if reverse:
             tree, own, count = flame.bottom_up(tree, own, count)
-        unit = "samples" if kind == "samples" else "ns"
-        return {**self._sent(tree, own, count, most), "unit": unit, "kinds": self.kinds}
+        return self._sent(kind, tree, own, count, most)
 
-    def _sent(self, tree: Tree, own: AnyArray, count: AnyArray, most: int) -> FlameTree:
+    def _sent(
+        self, kind: str, tree: Tree, own: AnyArray, count: AnyArray, most: int
+    ) -> FlameAnswer:
         total = tree.totals(own)
         whole = int(total[tree.parent < 0].sum())
         mask = flame.kept(tree, total, whole * SMALLEST, most)
@@ -156,6 +157,9 @@ class Stacks:
                 "own": own[nodes].tolist(),
                 "count": count[nodes].tolist(),
             },
+            "unit": "samples" if kind == "samples" else "ns",
+            "kinds": self.kinds,
+            "kind": kind,
         }
 
     # --- nested intervals ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""What happens in a chosen window: where each device's time goes, and the longest kernels."""
+"""What happens in a chosen window: where devices' time goes, their longest kernels, and calls."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from stepscope.intervals.distinct import with_first_and_inverse
-from stepscope.timeline.answers import DeviceStatistics, NamedRows, WindowStatistics
+from stepscope.timeline.answers import DeviceStatistics, NamedRows, Statistics
 from stepscope.timeline.classes import CLASSES, by_class
+from stepscope.timeline.hostwindow import threads
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices, Track
 from stepscope.trace.frame import IntArray
@@ -18,7 +19,7 @@ _PIECE = 1 << 18
 """Rows that are looked at together: bounds the memory of a window of any length."""
 
 
-def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> WindowStatistics:
+def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> Statistics:
     """Statistics of ``[begin, end)``.
 
     Args:
@@ -55,7 +56,8 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
                 "kernels": _top(timeline, [t for t in own if t.stream >= 0], begin, end),
             }
         )
-    return {"begin": begin, "end": end, "devices": devices}
+    found = threads(timeline, begin, end)
+    return {"begin": begin, "end": end, "devices": devices, "threads": found}
 
 
 def _cut(slices: Slices, begin: int, end: int) -> Iterator[tuple[IntArray, IntArray]]:
