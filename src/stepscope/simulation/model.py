@@ -19,7 +19,7 @@ from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
-from stepscope.simulation import graphs, pace, ranks
+from stepscope.simulation import batches, graphs, pace, ranks
 from stepscope.simulation.build import Run, build, run_of
 from stepscope.simulation.changes import Bound, Change, Subject
 from stepscope.simulation.engine import compiled, replay, steps_of
@@ -388,7 +388,8 @@ class Simulation:
             # the run that the gain is measured in has a pace of its own before the repair, too
             paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
-            deviating += self._with_other_work(after, tool, before, expected, most)
+            fed = any(c.paces_input for c in sets)
+            deviating += self._with_other_work(after, tool, before, most, paces_input=fed)
         if changes and recorded:
             costs = [self._edited(changes, changed, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b, sets=sets) for b in ENDS], most)
@@ -418,15 +419,17 @@ class Simulation:
         after: list[Subject],
         tool: Bound | None,
         before: float,
-        expected: float,
         most: float,
+        *,
+        paces_input: bool,
     ) -> list[float]:
         """The ratio where work that launches nothing takes less or more, before and after."""
         columns = [C[cause] for cause in pace.OWN_WORK]
         spent = max(int(s.program.work_ns[:, columns].sum()) for s in self.subjects)
         if spent < LEAST_GAIN * before * self.runs[0].steps:
             return []
-        sides = [self._recorded_or_not(self.subjects, tool), after]
+        now = self._recorded_or_not(self.subjects, tool)
+        sides = [now if paces_input else self._as_batches_come(now), after]
         found = []
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
@@ -484,6 +487,7 @@ class Simulation:
     def _paced_ns(self, subjects: list[Subject], tool: Bound | None, pace_of: Bound) -> float:
         """The step of some programs at a pace of the host, recorded or not, ns."""
         subjects = pace.at_pace(self._recorded_or_not(subjects, tool), pace_of)
+        subjects = self._as_batches_come(subjects)
         replayed = steps_of([[s.program for s in subjects]])[0]
         return max(r.step_ns for r in replayed)
 
@@ -535,7 +539,22 @@ class Simulation:
             subjects = [edit.without_inferred(s) for s in subjects]
         woken = pace.no_longer_woken(self.subjects, subjects)
         subjects = self._recorded_or_not(subjects, tool)
-        return pace.at_pace(subjects, pace_of, woken=woken)
+        subjects = pace.at_pace(subjects, pace_of, woken=woken)
+        if any(isinstance(c, Edit) and c.paces_input for c in changes):
+            return subjects
+        return self._as_batches_come(subjects)
+
+    def _as_batches_come(self, subjects: list[Subject]) -> list[Subject]:
+        """Programs that wait for batches as long as the workers take, however soon they ask."""
+        paced = self._paced_by_workers
+        if subjects is self.subjects or not any(paced):
+            return subjects
+        return batches.as_they_come(subjects, paced, slowest_ns(self.unchanged))
+
+    @cached_property
+    def _paced_by_workers(self) -> list[bool]:
+        """Of each device, whether worker processes bring its batches and cannot keep up."""
+        return [batches.workers_pace(s) for s in self.subjects]
 
     @cached_property
     def recording_factor(self) -> dict[Bound, float]:
