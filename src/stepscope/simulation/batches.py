@@ -1,4 +1,4 @@
-"""Batches that worker processes make: they come when they are made, however soon they are asked for.
+"""Batches of worker processes come when they are made, however soon they are asked for.
 
 Workers know nothing of what the training thread does between two batches, and nothing records
 them. A thread that waits for them in the capture waits longer where it works faster: unless the
@@ -8,6 +8,7 @@ repair is about the input, the step is no shorter than it was. Time on the train
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -45,6 +46,14 @@ def workers_pace(subject: Subject) -> bool:
     length = int(program.work_ns.sum() + program.call_ns.sum())
     enough = waited.sum() >= max(LONG_UNTRACED_STEP_SHARE * length, 1)
     return bool(enough and late >= max(2.0, RECURS_IN * len(waited)))
+
+
+def wait_alike(before: Sequence[Subject], after: Sequence[Subject]) -> bool:
+    """Whether all ranks get input as before."""
+    return all(
+        int(one.program.work_ns[:, _INPUT].sum()) == int(other.program.work_ns[:, _INPUT].sum())
+        for one, other in zip(before, after, strict=True)
+    )
 
 
 def as_they_come(subjects: list[Subject], paced: list[bool], period_ns: float) -> list[Subject]:

@@ -18,9 +18,9 @@ from stepscope.breakdown.recurrence import long_run
 from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
-from stepscope.simulation import changes as edit
 from stepscope.simulation import batches, graphs, pace, ranks
-from stepscope.simulation.build import Run, build, run_of
+from stepscope.simulation import changes as edit
+from stepscope.simulation.build import Run, build, not_launching, run_of
 from stepscope.simulation.changes import Bound, Change, Subject
 from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
@@ -388,8 +388,7 @@ class Simulation:
             # the run that the gain is measured in has a pace of its own before the repair, too
             paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
-            fed = any(c.paces_input for c in sets)
-            deviating += self._with_other_work(after, tool, before, most, paces_input=fed)
+            deviating += self._with_other_work(after, tool, before, expected, most)
         if changes and recorded:
             costs = [self._edited(changes, changed, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b, sets=sets) for b in ENDS], most)
@@ -419,17 +418,16 @@ class Simulation:
         after: list[Subject],
         tool: Bound | None,
         before: float,
+        expected: float,
         most: float,
-        *,
-        paces_input: bool,
     ) -> list[float]:
         """The ratio where work that launches nothing takes less or more, before and after."""
         columns = [C[cause] for cause in pace.OWN_WORK]
         spent = max(int(s.program.work_ns[:, columns].sum()) for s in self.subjects)
         if spent < LEAST_GAIN * before * self.runs[0].steps:
             return []
-        now = self._recorded_or_not(self.subjects, tool)
-        sides = [now if paces_input else self._as_batches_come(now), after]
+        now = self._as_batches_come(self._recorded_or_not(self.subjects, tool))
+        sides = [now, after]
         found = []
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
@@ -540,16 +538,17 @@ class Simulation:
         woken = pace.no_longer_woken(self.subjects, subjects)
         subjects = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(subjects, pace_of, woken=woken)
-        if any(isinstance(c, Edit) and c.paces_input for c in changes):
-            return subjects
-        return self._as_batches_come(subjects)
+        if any(isinstance(c, Edit) for c in changes) or batches.wait_alike(self.subjects, changed):
+            return self._as_batches_come(subjects, [c for c in changes if isinstance(c, Edit)])
+        return subjects  # the change is about the input: that of a rank, or of all
 
-    def _as_batches_come(self, subjects: list[Subject]) -> list[Subject]:
+    def _as_batches_come(self, subjects: list[Subject], sets: Sequence[Edit] = ()) -> list[Subject]:
         """Programs that wait for batches as long as the workers take, however soon they ask."""
         paced = self._paced_by_workers
         if subjects is self.subjects or not any(paced):
             return subjects
-        return batches.as_they_come(subjects, paced, slowest_ns(self.unchanged))
+        period = slowest_ns(self.unchanged) * math.prod(one.batches for one in sets)
+        return batches.as_they_come(subjects, paced, period)
 
     @cached_property
     def _paced_by_workers(self) -> list[bool]:
@@ -573,7 +572,11 @@ class Simulation:
             estimated = of_calls(e.tool.unit.tool)
         else:
             readers = [self._read_of(rank) for rank, _ in self.devices]
-            by_part = profiled_factor(self.subjects, self.runs, readers)
+            apart = [
+                not_launching(e, read, run)
+                for (_, e), read, run in zip(self.devices, readers, self.runs, strict=True)
+            ]
+            by_part = profiled_factor(self.subjects, self.runs, readers, apart)
             estimated = {bound: by_part * part for bound, part in PROFILED.items()}
         if e.measured is None or self._paced_by_input(self.subjects):
             return estimated
