@@ -30,13 +30,28 @@ _ALIKE: Final = 0.001
 """Share of the step that is not worth another round."""
 
 
-def workers_pace(subject: Subject) -> bool:
-    """Whether worker processes bring the batches and cannot keep up.
+_AS_LONG: Final = 0.5
+"""A rank that waits for input for a smaller part of what another one does waits for that rank, too:
+its own workers keep up."""
+
+
+def paced_by_workers(subjects: Sequence[Subject]) -> list[bool]:
+    """Of each rank, whether worker processes bring its batches and cannot keep up.
 
     They cannot where the thread waits for them again and again: several workers that began together
     are late together. Where one batch in a long while is late, the others were ready, and a faster
-    step asks for them sooner and gets them.
+    step asks for them sooner and gets them. In a job the rank whose workers are slowest waits for
+    nobody else.
     """
+    waited = [_waited_ns(subject) for subject in subjects]
+    most = max(waited)
+    return [
+        0 < ns >= _AS_LONG * most and _again_and_again(subject)
+        for subject, ns in zip(subjects, waited, strict=True)
+    ]
+
+
+def _again_and_again(subject: Subject) -> bool:
     program = subject.program
     if not has_workers(subject.gpu.host):
         return False
@@ -48,12 +63,13 @@ def workers_pace(subject: Subject) -> bool:
     return bool(enough and late >= max(2.0, RECURS_IN * len(waited)))
 
 
-def wait_alike(before: Sequence[Subject], after: Sequence[Subject]) -> bool:
-    """Whether all ranks get input as before."""
-    return all(
-        int(one.program.work_ns[:, _INPUT].sum()) == int(other.program.work_ns[:, _INPUT].sum())
-        for one, other in zip(before, after, strict=True)
-    )
+def _waited_ns(subject: Subject) -> int:
+    return int(subject.program.work_ns[:, _INPUT].sum())
+
+
+def wait_alike(before: Sequence[Subject], after: Sequence[Subject]) -> list[bool]:
+    """Of each rank, whether it gets input as before."""
+    return [_waited_ns(one) == _waited_ns(other) for one, other in zip(before, after, strict=True)]
 
 
 def as_they_come(subjects: list[Subject], paced: list[bool], period_ns: float) -> list[Subject]:

@@ -459,10 +459,17 @@ class Simulation:
 
     @property
     def recording_ns(self) -> float:
-        """What recording costs of the replayed step, by the estimate, ns."""
+        """What recording costs of the replayed step but for waits for workers, ns; an estimate."""
         if not pace.is_recorded(self.subjects):
             return 0.0
-        return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
+        subjects = self._recorded_or_not(self.subjects, "expected")
+        (replayed,) = steps_of([[s.program for s in subjects]])
+        return max(slowest_ns(self.unchanged) - max(r.step_ns for r in replayed), 0.0)
+
+    @property
+    def paced_by_workers(self) -> bool:
+        """Whether processes that make batches set the pace: the step is no shorter unrecorded."""
+        return any(self._paced_by_workers)
 
     def _before_ns(
         self, tool: Bound | None, pace_of: Bound = "expected", sets: Sequence[Edit] = ()
@@ -538,13 +545,21 @@ class Simulation:
         woken = pace.no_longer_woken(self.subjects, subjects)
         subjects = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(subjects, pace_of, woken=woken)
-        if any(isinstance(c, Edit) for c in changes) or batches.wait_alike(self.subjects, changed):
-            return self._as_batches_come(subjects, [c for c in changes if isinstance(c, Edit)])
-        return subjects  # the change is about the input: that of a rank, or of all
+        sets = [c for c in changes if isinstance(c, Edit)]
+        # who gets input in another way is no longer paced by it
+        alike = [True] * len(changed) if sets else batches.wait_alike(self.subjects, changed)
+        return self._as_batches_come(subjects, sets, alike)
 
-    def _as_batches_come(self, subjects: list[Subject], sets: Sequence[Edit] = ()) -> list[Subject]:
+    def _as_batches_come(
+        self,
+        subjects: list[Subject],
+        sets: Sequence[Edit] = (),
+        alike: Sequence[bool] | None = None,
+    ) -> list[Subject]:
         """Programs that wait for batches as long as the workers take, however soon they ask."""
         paced = self._paced_by_workers
+        if alike is not None:
+            paced = [a and b for a, b in zip(paced, alike, strict=True)]
         if subjects is self.subjects or not any(paced):
             return subjects
         period = slowest_ns(self.unchanged) * math.prod(one.batches for one in sets)
@@ -553,7 +568,7 @@ class Simulation:
     @cached_property
     def _paced_by_workers(self) -> list[bool]:
         """Of each device, whether worker processes bring its batches and cannot keep up."""
-        return [batches.workers_pace(s) for s in self.subjects]
+        return batches.paced_by_workers(self.subjects)
 
     @cached_property
     def recording_factor(self) -> dict[Bound, float]:
