@@ -18,6 +18,7 @@ from stepscope.api import Job
 from stepscope.api.digest_files import SUFFIX, read_digests, write_digests
 from stepscope.api.digest_making import make_digest
 from stepscope.api.digests import diagnose_digests, goes_by_digests
+from stepscope.breakdown.repaired import OF_THE_GAIN, RUN_TO_RUN
 from stepscope.cli.main import cli
 from stepscope.collectives.late import lateness
 from stepscope.importers.flight_recorder import looks_like_dump, read_dump
@@ -100,7 +101,15 @@ def test_a_late_rank_among_real_ones_is_told_with_its_place() -> None:
     assert (found.verdict, finding.reason, finding.ranks) == ("straggler", "late_input", [2])
     assert (finding.root_cause, finding.where) == ("input_starvation", "dataload")
     assert 26e6 < finding.predicted_step_ns < 30e6  # the healthy ranks' steps take 24 to 30 ms
+    share = 1 - finding.predicted_step_ns / found.step_ns.mean
+    for end in (finding.prediction_low_ns, finding.prediction_high_ns):
+        off = abs(end - finding.predicted_step_ns) / finding.predicted_step_ns
+        assert off >= 0.999 * np.hypot(RUN_TO_RUN, OF_THE_GAIN * share)
+    assert finding.prediction_high_ns <= found.step_ns.mean
     assert found.fetch[0].rank == 2
+    needs = {rank.rank: rank.need_ns for rank in found.ranks}
+    usual = np.median(list(needs.values()))
+    assert all(needs[one.rank] >= usual for one in found.fetch if "needs most" in one.why)
     late = [row[0] for row in found.heat_map.late_ns]
     assert int(np.argmax(late)) == 2
 

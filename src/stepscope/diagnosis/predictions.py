@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from stepscope.breakdown.recurrence import Recurrence, of_idle_time
+from stepscope.breakdown.repaired import uncertain_share
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import OF_THE_GAIN, RUN_TO_RUN, Change, Free, Prediction, Simulation
+from stepscope.simulation import Change, Free, Prediction, Simulation
 from stepscope.simulation.pace import BETWEEN_WORK
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def arithmetic(
     low = max(least, before - time - detection.uncertain_ns)
     high = min(before, before - detection.direct_ns + detection.added_ns)
     # two runs of one program differ, and the repair changes more than what is repaired
-    error = after * math.hypot(RUN_TO_RUN, OF_THE_GAIN * max(1 - after / before, 0.0))
+    error = after * uncertain_share(after / before)
     low, high = (
         after - math.hypot(max(after - low, 0.0), error),
         after + math.hypot(max(high - after, 0.0), error),

@@ -391,7 +391,7 @@ def _fetch(job: JobAnalysis) -> list[Fetch]:
                 wanted.append((devices[place], f"it is late: {why}" if seen.reason else why))
     typical = int(np.argmin(np.abs(excess) + np.where(job.role == _first_role(job), 0, np.inf)))
     wanted.insert(min(len(wanted), _FETCHED - 1), (typical, "a typical peer to compare with"))
-    most = np.argsort(-excess, kind="stable")[:_FETCHED].tolist()
+    most = [d for d in np.argsort(-excess, kind="stable")[:_FETCHED].tolist() if excess[d] > 0]
     wanted += [(device, "it needs most beyond its peers") for device in most]
     found: list[Fetch] = []
     for device, why in wanted:

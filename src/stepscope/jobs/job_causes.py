@@ -193,7 +193,9 @@ def few_ranks(job: DigestJob, need: AnyArray) -> list[Seen]:
     if overhead and late.imposed_ns - overhead < _LEAST["straggler"] * step:
         return _counting(found, step)
     seen = _plain("straggler", late.devices, late.imposed_ns)
-    seen.bounds_ns = (max(min(late.sure_ns - overhead, late.others_wait_ns), 0.0), late.imposed_ns)
+    error = _two_errors(need, late.devices)
+    low = min(late.sure_ns - overhead, late.others_wait_ns) - error
+    seen.bounds_ns = (max(low, 0.0), late.imposed_ns + error)
     seen.lateness, seen.root_cause = late, late.idle_cause
     seen.reason = _reason(late.mechanism, late.idle_cause)
     if late.mechanism == "rate" and not late.in_turn:  # the device is repaired, whatever hosts took
@@ -204,6 +206,15 @@ def few_ranks(job: DigestJob, need: AnyArray) -> list[Seen]:
             seen.time_ns = seen.gain_ns = seen.sure_ns = gain
     found.append(seen)
     return _counting(found, step)
+
+
+def _two_errors(need: AnyArray, devices: list[int]) -> float:
+    """Two standard errors of how much longer some ranks need than the others, from step to step."""
+    others = np.delete(need, devices, axis=1)
+    if len(need) < 2 or not others.shape[1]:
+        return 0.0
+    apart = need[:, devices].max(axis=1) - np.median(others, axis=1)
+    return float(2 * apart.std(ddof=1) / np.sqrt(len(apart)))
 
 
 def _reason(mechanism: str, idle_cause: str | None) -> Reason:

@@ -16,12 +16,10 @@ from stepscope.simulation.changes import (
     ScaleKernels,
     ScaleOps,
 )
-from stepscope.simulation.model import OF_THE_GAIN, RUN_TO_RUN, Prediction, Simulation
+from stepscope.simulation.model import Prediction, Simulation
 from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
 
 __all__ = [
-    "OF_THE_GAIN",
-    "RUN_TO_RUN",
     "CallCompiled",
     "Change",
     "DeviceLike",

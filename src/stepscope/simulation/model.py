@@ -15,6 +15,7 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.recurrence import long_run
+from stepscope.breakdown.repaired import uncertain_share
 from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
@@ -53,19 +54,6 @@ LEAST_GAIN: Final = 0.01
 """Changes that gain less leave the step as it was measured, so that the host's pace is known."""
 
 ENDS: Final[tuple[Bound, Bound]] = ("low", "high")
-
-RUN_TO_RUN: Final = 0.03
-"""Share by which the mean steps of two short runs of one program differ where the device sets the
-pace, in nine of ten: their turns differ by 1.8 % (root mean square). What the host does differs
-more (``pace.BETWEEN_RUNS``) and widens the range by as much as it moves the step."""
-
-OF_THE_GAIN: Final = 0.35
-"""What the model of a repair leaves open: this part of the gain, as a share of what then remains.
-What is repaired is never all that the repair changes, and of what remains the more was changed the
-more was gained. Of pairs whose turns agree, so that their truth is known, the logarithm of
-predicted over measured step is a fifth of the gain in the middle, a third in four of five, 0.4 in
-nine of ten, for gains of a tenth of the step as for those of two thirds (46 predictions of the
-exam's development half and of 27 pairs made for it)."""
 
 WORTH_A_WORD: Final = 0.005
 """A replay that is slower than the measured steps by more is explained where it can be."""
@@ -395,9 +383,8 @@ class Simulation:
         if not any(c.paces_input for c in sets) and self._paced_by_input(after):
             deviating.append(max(expected, 1.0))
         off = max(abs(self.replay_error), abs(self.settled_error))
-        error = math.hypot(off, RUN_TO_RUN if changes else 0.0)
-        left_open = OF_THE_GAIN * max(1.0 - expected, 0.0)
-        low, high = _range(expected, deviating, expected * math.hypot(error, left_open))
+        error = uncertain_share(expected, off) if changes else off
+        low, high = _range(expected, deviating, expected * error)
         return Prediction(
             step_ns=round(measured * expected),
             low_ns=round(measured * low),

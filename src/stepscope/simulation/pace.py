@@ -33,7 +33,7 @@ Measured on 43 unchanged programs whose host sets the pace, each timed in two pr
 shared machine while nothing was recorded: nine of ten pairs differ by 25 % at most, half of them by
 8 %, so that one run is 18 % off its mean in one of ten. Two turns of one process differ by less:
 13 % (root mean square) of sixteen programs, which makes 15 %. What the device paces:
-``model.RUN_TO_RUN``."""
+``breakdown.repaired.RUN_TO_RUN``."""
 
 BETWEEN_WORK: Final = 0.35
 """Share by which work of the host that launches nothing (Python, NumPy, getting input) differs from

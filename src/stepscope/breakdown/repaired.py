@@ -1,0 +1,29 @@
+"""How far a step after a repair can be from what is expected of it, whatever is repaired."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+RUN_TO_RUN: Final = 0.03
+"""Share by which the mean steps of two short runs of one program differ where the device sets the
+pace, in nine of ten: their turns differ by 1.8 % (root mean square). What the host does differs
+more (``simulation.pace.BETWEEN_RUNS``) and widens the range by as much as it moves the step."""
+
+OF_THE_GAIN: Final = 0.35
+"""What the model of a repair leaves open: this part of the gain, as a share of what then remains.
+What is repaired is never all that the repair changes, and of what remains the more was changed the
+more was gained. Of pairs whose turns agree, so that their truth is known, the logarithm of
+predicted over measured step is a fifth of the gain in the middle, a third in four of five, 0.4 in
+nine of ten, for gains of a tenth of the step as for those of two thirds (46 predictions of the
+exam's development half and of 27 pairs made for it)."""
+
+
+def uncertain_share(ratio: float, *others: float) -> float:
+    """By what share of itself the step after a repair is uncertain.
+
+    Args:
+        ratio: expected step after it, over the step before.
+        others: further shares, independent of these.
+    """
+    return math.hypot(RUN_TO_RUN, OF_THE_GAIN * max(1.0 - ratio, 0.0), *others)
