@@ -13,6 +13,7 @@ from stepscope.intervals.algebra import EMPTY
 from stepscope.simulation import Free, LaunchesFree, pace
 from stepscope.simulation.build import not_launching
 from stepscope.simulation.engine import replay
+from stepscope.simulation.program import C
 from stepscope.simulation.recording import factor_of, profiled_factor
 
 STEPS, LAUNCHES, EACH = 6, 50, 60.0
@@ -199,6 +200,22 @@ def test_workers_bring_batches_no_sooner_where_nothing_is_recorded(
     fed = simulation.predict([Free("input_starvation")])
     assert fed.unrecorded is not None
     assert fed.unrecorded[1] == pytest.approx(3_000_000 - simulation.recording_ns, rel=0.02)
+
+
+def test_a_wait_for_workers_behind_a_busy_device_paces_nothing(tmp_path: Path) -> None:
+    """The device is busy all the time, with the batch before: it sets the pace."""
+    build, at, end = Build(), 0.0, 5_000.0
+    for number in range(STEPS):
+        begin = at
+        build.range(at, at + 2_000, LOADING.format("MultiProcessing"))
+        at += 2_000
+        for _ in range(LAUNCHES):
+            build.kernel(end, end + 80, call=(at + 20, at + 40))
+            at, end = at + 40, end + 80
+        build.range(begin, at, f"step_{number}", domain="stepscope")
+    simulation = Job([build.trace(tmp_path, source="kineto").folder]).simulation
+    assert simulation.subjects[0].program.work_ns[:, C["input_starvation"]].sum() > 0
+    assert not simulation.paced_by_workers
 
 
 def test_operators_of_a_loader_on_the_thread_cost_launching_nothing(tmp_path: Path) -> None:

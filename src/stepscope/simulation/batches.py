@@ -45,10 +45,25 @@ def paced_by_workers(subjects: Sequence[Subject]) -> list[bool]:
     """
     waited = [_waited_ns(subject) for subject in subjects]
     most = max(waited)
-    return [
+    found = [
         0 < ns >= _AS_LONG * most and _again_and_again(subject)
         for subject, ns in zip(subjects, waited, strict=True)
     ]
+    if not any(found):
+        return found
+    # a wait that hides behind a busy device paces nothing
+    fed = [_fed(s) if one else s for s, one in zip(subjects, found, strict=True)]
+    now, then = (
+        max(r.step_ns for r in replayed)
+        for replayed in steps_of([[s.program for s in job] for job in (list(subjects), fed)])
+    )
+    return found if now - then >= LONG_UNTRACED_STEP_SHARE * now else [False] * len(found)
+
+
+def _fed(subject: Subject) -> Subject:
+    work = own_work(subject.program)
+    work[:, _INPUT] = 0
+    return subject.becomes(work_ns=work)
 
 
 def _again_and_again(subject: Subject) -> bool:
