@@ -166,8 +166,9 @@ ARROWS: dict[str, set[str]] = {
         *("reports.report", "cache.store", "trace.errors", "trace.progress", "knowledge.guidance"),
     },
     "server": {
-        *("api", "render", "timeline.panels", "timeline.stepview.steps"),
-        *("trace.errors", "trace.text"),
+        *("api", "render", "timeline.panels", "timeline.stepview.steps", "timeline.answers"),
+        *("compare.result", "compare.step_rows", "diagnosis.result", "jobs.job_grid"),
+        *("jobs.job_result", "trace.errors", "trace.notes", "trace.problems", "trace.text"),
     },
     # A front door for coding agents; it serves HTTP as the timeline's server does.
     "agent": {

@@ -15,8 +15,8 @@ import stepscope
 UI = Path(stepscope.__file__).parent / "server" / "ui"
 SOURCE = UI / "src"
 ARROWS = {
-    "shared": set[str](),
-    "data": {"shared"},
+    "data": set[str](),
+    "shared": {"data"},
     "panels": {"data", "shared"},
     "timeline": {"panels", "data", "shared"},
     "steps": {"data", "shared"},

@@ -1,38 +1,61 @@
-"""What the page's TypeScript has of the package: types of the results, and what tables group by."""
+"""What the page's TypeScript has of the package: types of answers, and what tables group by."""
 
 from __future__ import annotations
 
 import json
-import re
-from typing import Any, Final
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from stepscope.compare.result import Comparison
-from stepscope.diagnosis.result import Diagnosis
-from stepscope.jobs.job_grid import GridCells, JobGrid
-from stepscope.jobs.job_result import JobDiagnosis
+from stepscope.jobs import job_result
+from stepscope.jobs.job_grid import GridCells
 from stepscope.jobs.rank_detail import RankDetail
 from stepscope.kernels.statements import GROUPINGS
 from stepscope.knowledge.guidance import GuideBook
 from stepscope.memory.result import Memory
+from stepscope.server import answers as server
+from stepscope.server.panels import Change
+from stepscope.timeline import answers as timeline
+from stepscope.trace.notes import PlacedNote
 
 PATH: Final = "src/stepscope/server/ui/src/data/contracts.ts"
 _HEAD: Final = (
-    "/** The results as JSON, written by `python3 dev.py docs` from the structs of the package. */"
+    "/** What the server answers: `python3 dev.py docs` makes it of the package's types. */"
 )
-_NAMES: Final = {"integer": "number", "number": "number", "string": "string", "boolean": "boolean"}
-_SHOWN: Final = (Diagnosis, Comparison, Memory, GuideBook)
-_OF_JOBS: Final = (JobDiagnosis, JobGrid, GridCells, RankDetail)
+_NAMES: Final = {int: "number", float: "number", str: "string", bool: "boolean", NoneType: "null"}
+_SHOWN: Final = (
+    *(server.Layout, server.Diagnosed, server.Progress, server.Refusal, server.Packed),
+    *(server.JobLayout, server.JobAnswer, GridCells, RankDetail),
+    *(server.PairLayout, server.Compared, server.PackedPair, Memory, GuideBook),
+    *(timeline.Classes, timeline.TileHeader, timeline.Details, timeline.Hits, timeline.Statistics),
+    *(timeline.TableAnswer, timeline.Instances, timeline.FlameAnswer, Change),
+    *(timeline.StepsAnswer, timeline.GridHeader),
+)
 _NOT_SENT: Final = {"Comparison": {"runs"}, "JobDiagnosis": {"heat_map"}}
-_RENAMED: Final = {"StepTime": "JobStepTime"}
-"""Structs of jobs that share a name with others."""
+_RENAMED: Final[dict[Any, str]] = {job_result.StepTime: "JobStepTime", PlacedNote: "Note"}
+"""Types that share a name with others."""
+_ARRAYS: Final = {
+    **{"f8": "Float64Array", "f4": "Float32Array"},
+    **{"u4": "Uint32Array", "u1": "Uint8Array"},
+}
 
 
 def page_types() -> str:
-    """One interface for each struct that a result consists of which the page shows."""
-    made = _interfaces(_SHOWN, {}) | _interfaces(_OF_JOBS, _RENAMED)
-    return "\n\n".join((_HEAD, *made.values(), _groupings())) + "\n"
+    """One interface for each type that an answer consists of."""
+    made: dict[Any, str] = {}
+    for shown in _SHOWN:
+        _add(shown, made)
+    names = [_name(kind) for kind in made]
+    if twice := {name for name in names if names.count(name) > 1}:
+        raise AssertionError(f"several types are called {', '.join(sorted(twice))}")
+    tiles = {"RowArrays": timeline.ROW_ARRAYS, "Counter": timeline.COUNTER_ARRAYS}
+    arrays = [
+        _interface(name, [f"{array}: {_ARRAYS[kind]}" for array, kind in kinds.items()])
+        for name, kinds in tiles.items()
+    ]
+    return "\n\n".join((_HEAD, *made.values(), *arrays, _groupings())) + "\n"
 
 
 def _groupings() -> str:
@@ -48,54 +71,61 @@ def _groupings() -> str:
     )
 
 
-def _interfaces(shown: tuple[type, ...], renamed: dict[str, str]) -> dict[str, str]:
-    """Name of each struct that some consist of, and its interface."""
-    _, structs = msgspec.json.schema_components(shown)
-    made: dict[str, str] = {}
-
-    def visit(name: str) -> None:
-        if name in made:
-            return
-        properties = {
-            key: part
-            for key, part in structs[name]["properties"].items()
-            if key not in _NOT_SENT.get(name, ())
-        }
-        lines = [f"  {key}: {_renamed(_type(part), renamed)};" for key, part in properties.items()]
-        made[name] = "\n".join((f"export interface {renamed.get(name, name)} {{", *lines, "}"))
-        for inner in _references(properties):
-            visit(inner)
-
-    for struct in shown:
-        visit(struct.__name__)
-    return {renamed.get(name, name): text for name, text in made.items()}
+def _interface(name: str, lines: list[str]) -> str:
+    return "\n".join((f"export interface {name} {{", *(f"  {line};" for line in lines), "}"))
 
 
-def _renamed(kind: str, renamed: dict[str, str]) -> str:
-    return re.sub(r"\w+", lambda name: renamed.get(name[0], name[0]), kind)
+def _add(kind: Any, made: dict[Any, str]) -> None:
+    """Add the interface of a type, and of those that it refers to."""
+    if kind in made:
+        return
+    hints = get_type_hints(kind, include_extras=True)
+    names = {name: name for name in hints}
+    optional = set(getattr(kind, "__optional_keys__", ()))
+    if issubclass(kind, msgspec.Struct):
+        fields = msgspec.structs.fields(kind)
+        names = {field.name: field.encode_name for field in fields}
+        if kind.__struct_config__.omit_defaults:
+            optional = {field.name for field in fields if not field.required}
+    kept = [name for name in names if names[name] not in _NOT_SENT.get(kind.__name__, ())]
+    marks = {name: "?" if name in optional else "" for name in kept}
+    lines = [f"{names[name]}{marks[name]}: {_type(hints[name])}" for name in kept]
+    made[kind] = _interface(_name(kind), lines)
+    for name in kept:
+        for other in _references(hints[name]):
+            _add(other, made)
 
 
-def _type(part: dict[str, Any]) -> str:
-    """A part of a JSON Schema in TypeScript."""
-    if "$ref" in part:
-        return str(part["$ref"]).rpartition("/")[2]
-    if alternatives := [json.dumps(value) for value in part.get("enum", ())]:
-        return " | ".join(alternatives)
-    if alternatives := [_type(other) for other in part.get("anyOf", ())]:
-        return " | ".join(dict.fromkeys(alternatives))
-    if "prefixItems" in part:
-        return f"[{', '.join(map(_type, part['prefixItems']))}]"
-    kind, inner = part["type"], part.get("items") or part.get("additionalProperties")
-    held = _type(inner) if inner else ""
-    return {"array": f"({held})[]" if "|" in held else f"{held}[]"}.get(
-        kind, f"Record<string, {held}>" if kind == "object" else _NAMES.get(kind, kind)
-    )
+def _name(kind: Any) -> str:
+    return _RENAMED.get(kind) or str(kind.__name__)
 
 
-def _references(part: Any) -> list[str]:
-    """Names of the structs that a schema refers to, in their order."""
-    if isinstance(part, dict):
-        if "$ref" in part:
-            return [str(part["$ref"]).rpartition("/")[2]]
-        return [name for value in part.values() for name in _references(value)]
-    return [name for value in part for name in _references(value)] if isinstance(part, list) else []
+def _type(kind: Any) -> str:
+    """A type in TypeScript."""
+    if get_origin(kind) is Annotated:  # JSON that was made before, of the type beside
+        kind = get_args(kind)[1]
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return " | ".join(json.dumps(value) for value in sorted(inner))
+    if origin is dict:
+        key = _type(inner[0]) if get_origin(inner[0]) is Literal else "string"
+        return f"Record<{key}, {_type(inner[1])}>"
+    held = [_type(one) for one in inner if isinstance(one, type) or get_origin(one)]
+    if origin in (Union, UnionType):
+        return " | ".join(dict.fromkeys(held))
+    if origin is tuple and ... not in inner:
+        return f"[{', '.join(held)}]"
+    if not held:
+        return _NAMES.get(kind) or _name(kind)
+    return f"({held[0]})[]" if "|" in held[0] else f"{held[0]}[]"
+
+
+def _references(kind: Any) -> Iterator[Any]:
+    """The types that one is made of which have an interface, in their order."""
+    if get_origin(kind) is Annotated:
+        yield get_args(kind)[1]
+    elif get_args(kind) and get_origin(kind) is not Literal:
+        for inner in get_args(kind):
+            yield from _references(inner)
+    elif isinstance(kind, type) and kind not in _NAMES:
+        yield kind

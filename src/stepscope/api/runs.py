@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Final, Literal, Unpack
 
 from stepscope.api.job import Job, OpenOptions
 from stepscope.trace import progress
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
     from stepscope.compare.gate import GateResult
     from stepscope.compare.profile import Profile
     from stepscope.compare.result import Comparison
-    from stepscope.compare.step_rows import Matched
+    from stepscope.compare.step_rows import Matched, PairDevice, StepPicture
     from stepscope.compare.trees import Merged
     from stepscope.compare.trend import Trend
 
 Paths = str | Path | Sequence[str | Path]
 """One path, or several."""
 
-SIDES = ("before", "after")
+Side = Literal["before", "after"]
+SIDES: Final[tuple[Side, ...]] = ("before", "after")
 
 
 def compare_runs(
@@ -238,7 +239,7 @@ class Pair:
             side: Matched(profile, kernels, ranges, operators) for side, profile, kernels in sides
         }
 
-    def devices(self, side: str) -> list[dict[str, Any]]:
+    def devices(self, side: str) -> list[PairDevice]:
         """The devices of a side, and how long their steps are, ns."""
         aligned = self._job(side).views.aligned
         return [
@@ -253,7 +254,7 @@ class Pair:
             for title, device in zip(aligned.titles, aligned.devices, strict=True)
         ]
 
-    def step(self, side: str, device: int, step: int) -> dict[str, Any]:
+    def step(self, side: str, device: int, step: int) -> StepPicture:
         """One step, each of its operations with its row of the comparison.
 
         Raises:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from stepscope.api.stored import StoredTimeline
     from stepscope.breakdown.explain import Explanation
     from stepscope.timeline.added import Drawn
+    from stepscope.timeline.answers import Classes, Extract, Instance, PackedSteps, Statistics
     from stepscope.timeline.ask import Asker
     from stepscope.timeline.panels import Panels
     from stepscope.timeline.stepview.steps import AlignedSteps, StepView
@@ -213,7 +214,7 @@ class Views:
         ]
         return AlignedSteps(self._explained.devices, offsets, titles)
 
-    def packed_steps(self) -> dict[str, object] | None:
+    def packed_steps(self) -> PackedSteps | None:
         """The step view for a page without a server; None where it would be too large.
 
         Raises:
@@ -235,15 +236,13 @@ class Views:
 
         return Notes(self._ranks[0].trace.path, self.timeline.offsets_ns[0])
 
-    def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> dict[str, object]:
+    def statistics(self, begin_ns: int, end_ns: int, *, explained: bool) -> Statistics:
         """Where each device's time goes in a window of the timeline, and its longest kernels."""
-        from stepscope.timeline.hostwindow import threads
         from stepscope.timeline.window import statistics
 
-        found = statistics(self.timeline, begin_ns, end_ns, explained=explained)
-        return {**found, "threads": threads(self.timeline, begin_ns, end_ns)}
+        return statistics(self.timeline, begin_ns, end_ns, explained=explained)
 
-    def instances(self, cause: str, ranks: Sequence[int]) -> list[dict[str, object]]:
+    def instances(self, cause: str, ranks: Sequence[int]) -> list[Instance]:
         """Instances of a cause on the timeline: the typical one, then the largest first.
 
         Raises:
@@ -334,7 +333,7 @@ class Views:
         offsets = None if scope is None else self._offsets_ns
         refuse_too_large(self._ranks, scope, offsets)
 
-    def extract(self, window: str, step: int | None) -> dict[str, object]:
+    def extract(self, window: str, step: int | None) -> Extract:
         """A window of the timeline by itself.
 
         Args:
@@ -353,12 +352,8 @@ class Views:
         return extract(self.timeline, begin, end)
 
 
-def timeline_classes() -> dict[str, object]:
+def timeline_classes() -> Classes:
     """Classes of what is drawn, the position is the code; and what their colours mean."""
     from stepscope.timeline import colours
 
-    return {
-        "classes": colours.drawn_classes(),
-        "legend": colours.legend(),
-        "causes": colours.cause_colours(),
-    }
+    return colours.classes()

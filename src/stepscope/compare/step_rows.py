@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import numpy as np
 
@@ -24,6 +24,63 @@ NO_ROW: Final = 0xFFFF_FFFF
 LONGEST_NAME: Final = 300
 
 _SHAPE = ("grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+
+
+class PairDevice(TypedDict):
+    """A device of a side, and how long its steps are, ns."""
+
+    title: str
+    count: int
+    first: int
+    last: int
+    median: int
+    lengths: list[int]
+
+
+class PackedBoxes(TypedDict):
+    """Boxes of one row of the picture, ns from the step's begin."""
+
+    start: str
+    end: str
+
+
+class PackedPieces(PackedBoxes):
+    """What the device does."""
+
+    code: str
+
+
+class PackedSpans(PackedBoxes):
+    """Runs of operations of one range."""
+
+    row: str
+
+
+class PackedOperations(PackedBoxes):
+    """Operations, each with its rows of the comparison."""
+
+    code: str
+    stream: str
+    name: str
+    kernel: str
+    range: str
+    operator: str
+
+
+class StepPicture(TypedDict):
+    """What is drawn of one step; arrays are base64 of little-endian numbers."""
+
+    step: int
+    begin: int
+    length: int
+    first_kernel: int
+    counted: bool
+    left_out: int
+    streams: list[int]
+    names: list[str]
+    pieces: PackedPieces
+    spans: PackedSpans
+    operations: PackedOperations
 
 
 @dataclass(frozen=True)
@@ -59,7 +116,7 @@ class Matched:
         return {name: row for row, name in enumerate(self.operators)}
 
 
-def step_rows(device: DeviceSteps, step: int, matched: Matched) -> dict[str, Any]:
+def step_rows(device: DeviceSteps, step: int, matched: Matched) -> StepPicture:
     """What is drawn of one step; times in ns from its begin, arrays as base64.
 
     Args:

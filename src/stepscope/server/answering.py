@@ -26,6 +26,8 @@ from stepscope.trace.errors import (
 if TYPE_CHECKING:
     from starlette.requests import Request
 
+    from stepscope.server.answers import Refusal
+
 T = TypeVar("T")
 
 DEADLINE_S: Final = 120.0
@@ -77,8 +79,8 @@ def refusal(error: StepscopeError) -> Response:
         status = 409 if isinstance(error, ConflictError) else 400
     elif isinstance(error, LimitError):
         status = 503
-    body = msgspec.json.encode({"error": str(error)})
-    return Response(body, status, media_type="application/json")
+    found: Refusal = {"error": str(error)}
+    return Response(msgspec.json.encode(found), status, media_type="application/json")
 
 
 async def _watch(request: Request, gone: threading.Event) -> None:

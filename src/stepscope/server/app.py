@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec.json import encode as as_json
 from starlette.applications import Starlette
 from starlette.responses import Response
@@ -19,7 +18,7 @@ from starlette.routing import Route
 from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
 from stepscope.server.background import Process, diagnosis_of
 from stepscope.server.guard import Guard
-from stepscope.server.handlers import Handlers, Lock, spans, whole
+from stepscope.server.handlers import Handlers, Lock, progress, spans, whole
 from stepscope.server.panels import PanelHandlers
 from stepscope.server.steps import StepHandlers
 from stepscope.trace.errors import StepscopeError, StorageError, UsageError
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from stepscope.api import Job
+    from stepscope.server.answers import Layout
 
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _ASSETS = ("index.html", "app.js", "app.css")
@@ -97,10 +97,13 @@ class PageHandlers:
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Tracks, classes, members."""
         with self._lock:
-            found = self._views.timeline.layout()
-        found["paths"] = self._job.paths
-        found["above"] = self._above
-        found["problems"] = [msgspec.to_builtins(problem) for problem in self._job.problems]
+            tracks = self._views.timeline.layout()
+        found: Layout = {
+            **tracks,
+            "paths": self._job.paths,
+            "above": self._above,
+            "problems": self._job.problems,
+        }
         return as_json(found)
 
     def diagnosis(self, query: Mapping[str, str]) -> bytes:
@@ -132,7 +135,7 @@ class PageHandlers:
 
     def progress(self, query: Mapping[str, str]) -> bytes:
         """What is being made that a question may wait for, in words; empty for nothing."""
-        return as_json({"doing": self._explaining.doing if self._explaining is not None else ""})
+        return progress(self._explaining.doing if self._explaining is not None else "")
 
     def tile(self, query: Mapping[str, str], gone: threading.Event) -> bytes:
         """Rows of tracks in a window."""

@@ -22,6 +22,7 @@ from stepscope.trace.errors import InputError, StepscopeError, StorageError
 
 if TYPE_CHECKING:
     from stepscope.api import Job
+    from stepscope.server.answers import Diagnosed
 
 TRACKS, DIAGNOSIS = "tracks", "diagnosis"
 HERE_EVENTS = 400_000
@@ -172,8 +173,8 @@ def main(arguments: list[str]) -> int:
 def diagnosis_of(job: Job) -> bytes:
     """Diagnosis, instances of its findings, and how far the timeline can show them, as JSON."""
     diagnosis = job.diagnose()
-    found = {
-        "diagnosis": msgspec.to_builtins(diagnosis),
+    found: Diagnosed = {
+        "diagnosis": diagnosis,
         "instances": [
             job.views.instances(finding.cause, finding.ranks) for finding in diagnosis.findings
         ],

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from msgspec.json import encode
+
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.api import Job
+    from stepscope.server.answers import Progress
     from stepscope.server.background import Process
 
 T = TypeVar("T")
@@ -41,6 +44,12 @@ def whole(text: str | None, before: str = "") -> int:
     if abs(found) > _MOST:
         raise UsageError(f"{shown}, which is out of all bounds")
     return found
+
+
+def progress(doing: str) -> bytes:
+    """What is being made, in words; empty for nothing."""
+    found: Progress = {"doing": doing}
+    return encode(found)
 
 
 def spans(begin: int, bucket: int, columns: int) -> tuple[int, int, int]:

@@ -15,12 +15,14 @@ from starlette.routing import Mount
 from stepscope.api.views import timeline_classes
 from stepscope.server.app import page_routes
 from stepscope.server.guard import Guard
+from stepscope.server.handlers import progress
 from stepscope.server.ranks import RankTimelines
 from stepscope.server.steps import number
 from stepscope.trace.errors import StepscopeError
 
 if TYPE_CHECKING:
     from stepscope.api.job_page import JobPage
+    from stepscope.server.answers import JobAnswer, JobLayout, NamedJob
 
 
 class JobPageHandlers:
@@ -38,9 +40,9 @@ class JobPageHandlers:
 
     def layout(self, query: Mapping[str, str]) -> bytes:
         """Which job it is; at once, before it is diagnosed."""
-        return as_json(
-            {"job": {"paths": self._page.paths, "ranks": self._page.ranks}, **timeline_classes()}
-        )
+        job: NamedJob = {"paths": self._page.paths, "ranks": self._page.ranks}
+        found: JobLayout = {"job": job, **timeline_classes()}
+        return as_json(found)
 
     def diagnosis(self, query: Mapping[str, str]) -> bytes:
         """What ``stepscope job`` says, the axes of the heat map, and which captures are here."""
@@ -50,20 +52,19 @@ class JobPageHandlers:
                 try:
                     found = to_builtins(self._page.diagnosis())
                     del found["heat_map"]  # one of the values that the page asks for
-                    self._diagnosis = as_json(
-                        {
-                            "diagnosis": found,
-                            "grid": self._page.grid(),
-                            "here": self._page.reachable(),
-                        }
-                    )
+                    answer: JobAnswer = {
+                        "diagnosis": found,
+                        "grid": self._page.grid(),
+                        "here": self._page.reachable(),
+                    }
+                    self._diagnosis = as_json(answer)
                 finally:
                     self._doing = ""
             return self._diagnosis
 
     def progress(self, query: Mapping[str, str]) -> bytes:
         """What is being made that a question may wait for, in words; empty for nothing."""
-        return as_json({"doing": self._doing})
+        return progress(self._doing)
 
     def cells(self, query: Mapping[str, str]) -> bytes:
         """One value of the heat map."""

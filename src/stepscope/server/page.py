@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -12,6 +13,10 @@ from stepscope.api import Job
 from stepscope.server.app import asset
 from stepscope.server.background import diagnosis_of
 from stepscope.trace.errors import InputError
+
+if TYPE_CHECKING:
+    from stepscope.server.answers import Layout, Packed
+    from stepscope.timeline.answers import PackedSteps
 
 
 def page(job: Job, window: str = "", step: int | None = None) -> str:
@@ -32,26 +37,29 @@ def page(job: Job, window: str = "", step: int | None = None) -> str:
         refused = ""
     except InputError as error:
         diagnosed, refused = None, str(error)
-    layout = found["layout"]
-    assert isinstance(layout, dict)
-    layout["paths"] = [path.rpartition("/")[2] for path in job.paths]
-    layout["above"] = ""
-    layout["problems"] = [msgspec.to_builtins(problem) for problem in job.problems]
+    layout: Layout = {
+        **found["layout"],
+        "paths": [path.rpartition("/")[2] for path in job.paths],
+        "above": "",
+        "problems": job.problems,
+    }
     if diagnosed is None:  # tracks that need an explanation have none
         layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]
     panels = job.views.panels.extract(layout["begin"], layout["end"], tables=diagnosed is not None)
     notes = job.views.notes.read()
     notes["path"] = notes["path"].rpartition("/")[2]
-    data = msgspec.json.encode(
-        {
-            **found,
-            **_steps(job),
-            "diagnosed": diagnosed,
-            "refused": refused,
-            "panels": {**panels, "notes": notes},
-        }
-    )
-    return written(data)
+    steps, steps_refused = _steps(job)
+    packed: Packed = {
+        "layout": layout,
+        "tracks": found["tracks"],
+        "names": found["names"],
+        "steps": steps,
+        "steps_refused": steps_refused,
+        "diagnosed": diagnosed,
+        "refused": refused,
+        "panels": {**panels, "notes": notes},
+    }
+    return written(msgspec.json.encode(packed))
 
 
 def written(data: bytes) -> str:
@@ -78,17 +86,17 @@ def written(data: bytes) -> str:
     )
 
 
-def _steps(job: Job) -> dict[str, object]:
+def _steps(job: Job) -> tuple[PackedSteps | None, str]:
     """The step view of the whole capture, or why the page has none."""
     try:
         steps = job.views.packed_steps()
     except InputError as error:
-        return {"steps": None, "steps_refused": str(error)}
+        return None, str(error)
     refused = (
         "the steps hold too many operations for one page; stepscope ui CAPTURE without --static "
         "shows them"
     )
-    return {"steps": steps, "steps_refused": "" if steps is not None else refused}
+    return steps, "" if steps is not None else refused
 
 
 def _digest(text: str) -> str:

@@ -20,6 +20,8 @@ from stepscope.server.steps import number
 
 if TYPE_CHECKING:
     from stepscope.api.runs import Pair
+    from stepscope.compare.step_rows import PairDevice
+    from stepscope.server.answers import Compared, PackedPair, PairLayout
 
 LONGEST_TEXT: Final = 400
 """Characters of a name that a table shows."""
@@ -57,7 +59,7 @@ class PairHandlers:
         return msgspec.json.encode(found)
 
 
-def pair_layout(pair: Pair) -> dict[str, Any]:
+def pair_layout(pair: Pair) -> PairLayout:
     """Names of the runs, and what classes mean."""
     return {
         "pair": {side: _short(pair.jobs[side].paths) for side in SIDES},
@@ -65,7 +67,7 @@ def pair_layout(pair: Pair) -> dict[str, Any]:
     }
 
 
-def compared(pair: Pair, *, names_only: bool = False) -> dict[str, Any]:
+def compared(pair: Pair, *, names_only: bool = False) -> Compared:
     """The comparison, its sentences, and the steps of both.
 
     Args:
@@ -125,7 +127,7 @@ def pair_page(pair: Pair) -> str:
         InputError: a run holds no GPU work.
     """
     details = compared(pair, names_only=True)
-    steps: dict[str, bytes] = {}
+    steps: dict[str, msgspec.Raw] = {}
     size = 0
     order = {side: _around(details["devices"][side][0]) for side in SIDES}
     for turn in range(MOST_STEPS):
@@ -136,19 +138,12 @@ def pair_page(pair: Pair) -> str:
             if turn and size + len(data) > MOST_BYTES:
                 continue
             size += len(data)
-            steps[f"{side}/0/{order[side][turn]}"] = data
+            steps[f"{side}/0/{order[side][turn]}"] = msgspec.Raw(data)
     layout = pair_layout(pair)
     for side in SIDES:
         (layout["pair"][side],) = _names([layout["pair"][side]])
-    return written(
-        msgspec.json.encode(
-            {
-                "layout": layout,
-                "comparison": details,
-                "pair_steps": {key: msgspec.Raw(data) for key, data in steps.items()},
-            }
-        )
-    )
+    found: PackedPair = {"layout": layout, "comparison": details, "pair_steps": steps}
+    return written(msgspec.json.encode(found))
 
 
 def _names(runs: list[list[str]]) -> list[list[str]]:
@@ -156,7 +151,7 @@ def _names(runs: list[list[str]]) -> list[list[str]]:
     return [[path.rstrip("/").rpartition("/")[2] for path in paths] for paths in runs]
 
 
-def _around(device: dict[str, Any]) -> list[int]:
+def _around(device: PairDevice) -> list[int]:
     """Numbers of the counted steps, the median one first, then its neighbours."""
     counted = range(device["first"], device["last"] + 1)
     return sorted(counted, key=lambda step: (abs(step - device["median"]), step))

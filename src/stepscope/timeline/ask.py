@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from stepscope.timeline.answers import Details, Hits, Links, NamedRows, Place
 from stepscope.timeline.classes import CLASSES
 from stepscope.timeline.explained import INFERRED
 from stepscope.timeline.links import OperatorLinks, launching_ids
@@ -42,7 +43,7 @@ class Asker:
         self._calls: dict[int, IntArray] = {}
         self._operators = OperatorLinks(timeline, self._located)
 
-    def row(self, track: int, row: int) -> dict[str, Any]:
+    def row(self, track: int, row: int) -> Details:
         """One slice: where it is, its facts, its arrows.
 
         Raises:
@@ -73,7 +74,7 @@ class Asker:
             raise UsageError(f"there is no row {row} in {found.path}")
         return found, found.slices
 
-    def place(self, track: Track, row: int) -> dict[str, Any]:
+    def place(self, track: Track, row: int) -> Place:
         """Where a row is drawn."""
         rows = track.slices
         return {
@@ -85,7 +86,7 @@ class Asker:
             "name": self.timeline.names.texts[int(rows.name[row])],
         }
 
-    def near(self, track: int, row: int, step: int, *, same: bool) -> dict[str, Any] | None:
+    def near(self, track: int, row: int, step: int, *, same: bool) -> Place | None:
         """The next row of a track, or the one before; of the same name, or of the same depth.
 
         Raises:
@@ -102,7 +103,7 @@ class Asker:
 
     def search(
         self, text: str, *, regex: bool, given_up: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any]:
+    ) -> Hits:
         """Rows whose names match, over all tracks.
 
         Args:
@@ -119,7 +120,7 @@ class Asker:
         # causes and step numbers are no names, and may not be made yet
         tracks = [self.timeline.track(t.id) for t in self.timeline.tracks if not t.explained]
         wanted = self._matching(pattern, given_up) if pattern else self._holding(text)
-        hits: list[dict[str, Any]] = []
+        hits: list[Place] = []
         count = np.zeros(len(wanted), np.int64)
         total = np.zeros(len(wanted), np.int64)
         first = np.full(len(wanted), -1, np.int64)  # track that a name is seen in first
@@ -143,7 +144,7 @@ class Asker:
             "names": self._heaviest(count, total, first),
         }
 
-    def _heaviest(self, count: IntArray, total: IntArray, first: IntArray) -> list[dict[str, Any]]:
+    def _heaviest(self, count: IntArray, total: IntArray, first: IntArray) -> list[NamedRows]:
         """Names that occur, the longest total first, with one row of each to fly to."""
         found = np.flatnonzero(first >= 0)
         found = found[np.argsort(-total[found], kind="stable")][: _RANKS * MOST_NAMES]
@@ -258,9 +259,9 @@ class Asker:
             return stored.ops_of(id_)
         return np.flatnonzero(self._launching(rank_trace) == id_)
 
-    def _arrows(self, track: Track, id_: int) -> dict[str, Any]:
+    def _arrows(self, track: Track, id_: int) -> Links:
         """Launching call of an operation, operations that a call enqueued, or what ended a gap."""
-        ends: list[dict[str, Any]] = []
+        ends: list[Place] = []
         more = 0
         if track.table == "gpu_op" and track.stream >= 0:
             ends = self._located(
@@ -280,7 +281,7 @@ class Asker:
             "more": more,
         }
 
-    def _links_of(self, track: Track, id_: int) -> list[dict[str, Any]]:
+    def _links_of(self, track: Track, id_: int) -> list[Links]:
         """Other operators of an operator; of a gap, the call that launched what ended it."""
         if track.table != "idle_gap":
             return self._operators.ends(track, id_)
@@ -289,7 +290,7 @@ class Asker:
         message = "Launch of what ended it"
         return [{"message": message, "forward": False, "ends": ends, "more": 0}] if ends else []
 
-    def _located(self, rank_trace: int, table: str, ids: Sequence[int]) -> list[dict[str, Any]]:
+    def _located(self, rank_trace: int, table: str, ids: Sequence[int]) -> list[Place]:
         """Where rows of a table are drawn."""
         found = []
         wanted = [id_ for id_ in ids if id_ >= 0]

@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from stepscope.timeline.answers import Classes, DrawnClass, LegendEntry
 from stepscope.timeline.classes import CLASSES, HUES
 
 
@@ -183,7 +184,7 @@ IDLE: Final = {
 """Cause of idle time -> colour."""
 
 
-def drawn_classes() -> list[dict[str, str]]:
+def drawn_classes() -> list[DrawnClass]:
     """Classes as the page wants them: key, words, meaning and colour; the position is the code."""
     return [
         {"key": key, "message": message, "meaning": meaning(key), "colour": colour_of(key)}
@@ -191,7 +192,7 @@ def drawn_classes() -> list[dict[str, str]]:
     ]
 
 
-def legend() -> list[dict[str, str]]:
+def legend() -> list[LegendEntry]:
     """All meanings in the order of the legend, and the causes that share one."""
     return [
         {"key": key, "colour": c.css, "message": c.message, "section": c.section}
@@ -199,6 +200,7 @@ def legend() -> list[dict[str, str]]:
     ]
 
 
-def cause_colours() -> dict[str, str]:
-    """The colours of causes that no idle time is charged to."""
-    return {cause: COLOURS[key].css for cause, key in OF_CAUSE.items()}
+def classes() -> Classes:
+    """Classes of what is drawn, and what colours mean, as the page wants them."""
+    causes = {cause: COLOURS[key].css for cause, key in OF_CAUSE.items()}
+    return {"classes": drawn_classes(), "legend": legend(), "causes": causes}

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import distinct_values
+from stepscope.timeline.answers import (
+    Extract,
+    PackedFact,
+    PackedSamples,
+    PackedSlices,
+    TimelineLayout,
+)
 from stepscope.timeline.explained import INFERRED
 from stepscope.timeline.links import COLUMNS as OPERATOR_COLUMNS
 from stepscope.timeline.links import forward_of, launching_ids
@@ -69,7 +75,7 @@ def chosen(
     return begin, end
 
 
-def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
+def extract(timeline: Timeline, begin: int, end: int) -> Extract:
     """Layout, rows and samples of ``[begin, end)``; arrays as base64 of little-endian numbers.
 
     Raises:
@@ -77,7 +83,7 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
     """
     total = 0
     used: set[int] = set()
-    tracks: dict[int, dict[str, Any]] = {}
+    tracks: dict[int, PackedSlices | PackedSamples] = {}
     for number in range(len(timeline.tracks)):
         track = timeline.track(number)
         content = track.content
@@ -106,7 +112,7 @@ def extract(timeline: Timeline, begin: int, end: int) -> dict[str, Any]:
         }
     if total > MOST_ROWS:
         raise _too_large("the chosen time holds too many rows")
-    layout = {**timeline.layout(), "begin": begin, "end": end}
+    layout: TimelineLayout = {**timeline.layout(), "begin": begin, "end": end}
     names = {number: timeline.names.texts[number] for number in sorted(used)}
     return {"layout": layout, "tracks": tracks, "names": names}
 
@@ -231,7 +237,7 @@ def packed(values: AnyArray, kind: str) -> str:
     return base64.b64encode(np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()).decode()
 
 
-def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any]:
+def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, PackedFact]:
     """Columns of the rows, without those that hold nothing."""
     if track.table == "idle_gap":
         return _gap_facts(timeline, track, inside)
@@ -240,7 +246,7 @@ def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any
         return {}
     frame = timeline.sources[track.rank_trace].read(track.table, *wanted)
     rows = track.slices.id[inside]
-    found: dict[str, Any] = {}
+    found: dict[str, PackedFact] = {}
     for column in wanted:
         values = frame[column][rows]
         if column in frame.texts:
@@ -253,7 +259,7 @@ def _facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any
     return found
 
 
-def _gap_facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, Any]:
+def _gap_facts(timeline: Timeline, track: Track, inside: BoolArray) -> dict[str, PackedFact]:
     from stepscope.gaps.untraced_cpu import EVIDENCE
 
     known = {name: of[inside] for name, of in timeline.gap_facts(track).items()}

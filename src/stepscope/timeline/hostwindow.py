@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from stepscope.timeline import classes
+from stepscope.timeline.answers import ThreadStatistics
 from stepscope.timeline.build import CUDA_CALLS
 from stepscope.timeline.timeline import Timeline
 
@@ -15,19 +14,15 @@ MOST_THREADS = 4
 """Threads that are told: a program launches from two, seldom from more."""
 
 
-def threads(timeline: Timeline, begin: int, end: int) -> list[dict[str, Any]]:
+def threads(timeline: Timeline, begin: int, end: int) -> list[ThreadStatistics]:
     """Time in CUDA calls of the threads that spend most in them, in ``[begin, end)``.
 
     Args:
         timeline: the timeline.
         begin: begin on the job's clock, ns.
         end: end, ns.
-
-    Returns:
-        Per thread its ``title``, the ``calls`` that begin in the window, and ``kinds``: ns by
-        class inside the window.
     """
-    found: list[dict[str, Any]] = []
+    found: list[ThreadStatistics] = []
     for track in timeline.tracks:
         if track.table != "api_call" or track.title != CUDA_CALLS:
             continue

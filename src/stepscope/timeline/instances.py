@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.jobs.view import JobView
 from stepscope.timeline import classes
+from stepscope.timeline.answers import FoundInstance, Instance, Place, Responsible
 from stepscope.timeline.ask import Asker
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Track
@@ -56,9 +57,7 @@ class Spans:
     instance: IntArray | None = None
 
 
-def instances(
-    asker: Asker, view: JobView, cause: str, ranks: Sequence[int]
-) -> list[dict[str, Any]]:
+def instances(asker: Asker, view: JobView, cause: str, ranks: Sequence[int]) -> list[Instance]:
     """Instances of a cause: the typical one, then the largest, the largest first.
 
     Typical is the one in which half of the cause's whole time is reached when they are counted from
@@ -108,7 +107,7 @@ class _Finder:
         self.view = view
         self.timeline: Timeline = asker.timeline
 
-    def instance(self, spans: Spans, row: int) -> dict[str, Any]:
+    def instance(self, spans: Spans, row: int) -> FoundInstance:
         """One instance: where it is, what is responsible, and what waits for it."""
         device = self.view.devices[spans.device]
         rank_trace = self._rank_trace(device.trace_rank)
@@ -124,10 +123,11 @@ class _Finder:
         on_device = [t for t in own if t.device == gpu.device and t.table in ("idle_gap", "gpu_op")]
         threads = [t for t in own if 0 <= t.thread_id == thread]
         telling = [t for t in threads if t.table not in _STATES]
-        waiting: list[dict[str, Any]] = []
-        responsible: list[dict[str, Any]] = []
+        waiting: list[Place] = []
+        responsible: list[Responsible] = []
         if spans.op is not None:
-            responsible = self._operation(on_device, int(spans.op[row]))
+            places = self._operation(on_device, int(spans.op[row]))
+            responsible = [{**place, "overlap": place["end"] - place["start"]} for place in places]
         if spans.instance is not None:
             waiting = self._waiting(int(spans.instance[row]), spans.device)
             responsible = self._kept_busy(on_device, begin, end)
@@ -157,7 +157,7 @@ class _Finder:
     def _rank_trace(self, trace_rank: int) -> int:
         return next(i for i, m in enumerate(self.timeline.rank_traces) if m.rank == trace_rank)
 
-    def _operation(self, tracks: Sequence[Track], op: int) -> list[dict[str, Any]]:
+    def _operation(self, tracks: Sequence[Track], op: int) -> list[Place]:
         """Where one operation of a device is drawn."""
         for track in tracks:
             if track.table != "gpu_op" or track.stream < 0:
@@ -165,11 +165,10 @@ class _Finder:
             slices = self.timeline.track(track.id).slices
             row = slices.row_of(op)
             if row >= 0:
-                length = int(slices.end[row] - slices.start[row])
-                return [{**self.asker.place(track, row), "overlap": length}]
+                return [self.asker.place(track, row)]
         return []
 
-    def _kept_busy(self, tracks: Sequence[Track], begin: int, end: int) -> list[dict[str, Any]]:
+    def _kept_busy(self, tracks: Sequence[Track], begin: int, end: int) -> list[Responsible]:
         """What ran on the late device while others waited: the longest, communication left out.
 
         Nothing where the device was idle for most of the time: then the host was late.
@@ -193,12 +192,12 @@ class _Finder:
         overlap, track, row = max(found, key=lambda item: item[0])
         return [{**self.asker.place(track, row), "overlap": overlap}] if overlap > 0 else []
 
-    def _waiting(self, instance: int, late: int) -> list[dict[str, Any]]:
+    def _waiting(self, instance: int, late: int) -> list[Place]:
         """The kernels of a collective on the other devices, those that wait longest first."""
         table = self._waits
         rows = np.flatnonzero(_column(table, "instance") == instance)
         waited = _column(table, "exposed_waiting_ns")[rows]
-        found = []
+        found: list[Place] = []
         for row in rows[np.argsort(-waited, kind="stable")].tolist():
             rank, device = int(_column(table, "rank")[row]), int(_column(table, "device")[row])
             process = int(_column(table, "process_id")[row])
@@ -215,10 +214,7 @@ class _Finder:
                     if (t.rank_trace, t.process_id, t.device) == (rank_trace, process, device)
                 ]
                 op = int(_column(table, "gpu_op_id")[row])
-                found += [
-                    {key: value for key, value in place.items() if key != "overlap"}
-                    for place in self._operation(tracks, op)
-                ]
+                found += self._operation(tracks, op)
             if len(found) == _MOST_WAITING:
                 break
         return found
@@ -311,11 +307,9 @@ def _gaps(e: Explanation, number: int, cause: str) -> Spans | None:
     return Spans(number, start, end, end - start, thread, "idle gap")
 
 
-def _responsible(
-    asker: Asker, tracks: Sequence[Track], begin: int, end: int
-) -> list[dict[str, Any]]:
+def _responsible(asker: Asker, tracks: Sequence[Track], begin: int, end: int) -> list[Responsible]:
     """What the late thread did meanwhile: of each track the innermost slices that fill the gap."""
-    found = []
+    found: list[Responsible] = []
     timeline: Timeline = asker.timeline
     for track in tracks:
         rows = timeline.track(track.id).slices

@@ -12,6 +12,7 @@ from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import Frame, IntArray
 
 if TYPE_CHECKING:
+    from stepscope.timeline.answers import Links, Place
     from stepscope.timeline.timeline import Timeline
     from stepscope.timeline.track import Track
 
@@ -30,7 +31,7 @@ COLUMNS: Final = (
 _LAUNCH: Final = ("id", "process_id", "correlation_id", "start_ns")
 MOST_ENDS = 50
 """Ends of one kind of link that are told one by one."""
-Located = Callable[[int, str, Any], list[dict[str, Any]]]
+Located = Callable[[int, str, Any], "list[Place]"]
 
 
 def launching_ids(read: Callable[..., Frame]) -> IntArray:
@@ -61,7 +62,7 @@ class OperatorLinks:
         self._located = located
         self._forward: dict[int, tuple[IntArray, IntArray]] = {}
 
-    def ends(self, track: Track, id_: int) -> list[dict[str, Any]]:
+    def ends(self, track: Track, id_: int) -> list[Links]:
         """Forward operator of a backward one, and the backward operators of a forward one."""
         if track.table != "operator":
             return []
@@ -70,7 +71,7 @@ class OperatorLinks:
             self._forward[track.rank_trace] = frame["id"], forward_of(frame)
         ids, forward = self._forward[track.rank_trace]
         row = int(np.searchsorted(ids, id_))
-        found: list[dict[str, Any]] = []
+        found: list[Links] = []
 
         def add(message: str, linked: IntArray, *, later: bool) -> None:
             ends = self._located(track.rank_trace, "operator", linked[:MOST_ENDS].tolist())

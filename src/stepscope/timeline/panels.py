@@ -15,6 +15,15 @@ from stepscope.derived.kernel_category import category_table
 from stepscope.intervals.distinct import distinct_values
 from stepscope.jobs.view import JobView
 from stepscope.kernels.statements import GROUPINGS
+from stepscope.timeline.answers import (
+    ExtractOfPanels,
+    FlameAnswer,
+    FlameOfWindow,
+    Instances,
+    PackedGroups,
+    PackedTables,
+    TableAnswer,
+)
 from stepscope.timeline.extract import in_page, linked_rows, packed
 from stepscope.timeline.stacks import WEIGHTS, Stacks
 from stepscope.timeline.stored_tables import DeviceSteps, StoredTables, write_tables
@@ -55,7 +64,7 @@ class Panels:
         with self._lock:
             self._stored = stored
 
-    def table(self, by: str, begin: int | None, end: int | None) -> dict[str, Any]:
+    def table(self, by: str, begin: int | None, end: int | None) -> TableAnswer:
         """GPU time of a window by what it belongs to, see :meth:`Work.table`.
 
         Args:
@@ -70,7 +79,7 @@ class Panels:
         with self._lock:
             return self._work.table(by, self._window(begin, end))
 
-    def instances(self, by: str, group: int, begin: int | None, end: int | None) -> dict[str, Any]:
+    def instances(self, by: str, group: int, begin: int | None, end: int | None) -> Instances:
         """Where the operations of one row of a table are drawn, in order of time.
 
         Raises:
@@ -97,7 +106,7 @@ class Panels:
 
     def flame(
         self, kind: str, weight: str, begin: int | None, end: int | None, *, reverse: bool
-    ) -> dict[str, Any]:
+    ) -> FlameOfWindow:
         """The flame graph of a window, see :meth:`Stacks.graph`.
 
         Args:
@@ -120,7 +129,7 @@ class Panels:
             if not kinds:
                 raise UsageError("the capture holds no ranges, operators, functions or samples")
             made = self._stacks.graph(kind or kinds[0], weight, begin, end, reverse=reverse)
-        return {**made, "kind": kind or kinds[0], "begin": begin, "end": end}
+        return {**made, "begin": begin, "end": end}
 
     # --- operations ------------------------------------------------------------------------------
 
@@ -222,7 +231,7 @@ class Panels:
 
     # --- a page without a server -----------------------------------------------------------------
 
-    def extract(self, begin: int, end: int, *, tables: bool) -> dict[str, Any]:
+    def extract(self, begin: int, end: int, *, tables: bool) -> ExtractOfPanels:
         """What the page's own panels need of ``[begin, end)``; arrays as base64.
 
         Args:
@@ -230,22 +239,21 @@ class Panels:
             end: end, ns.
             tables: whether the job could be explained; tables need that.
         """
-        flames: dict[str, Any] = {}
+        flames: dict[str, FlameAnswer] = {}
         with self._lock:
             for kind in self._stacks.kinds:
                 for weight in ("cpu",) if kind == "samples" else WEIGHTS:
                     for reverse in (False, True):
-                        made = self._stacks.graph(
+                        flames[f"{kind} {weight} {int(reverse)}"] = self._stacks.graph(
                             kind, weight, begin, end, reverse=reverse, most=_PAGE_NODES
                         )
-                        flames[f"{kind} {weight} {int(reverse)}"] = {**made, "kind": kind}
             return {
                 "tables": self._tables(begin, end) if tables else None,
                 "flames": flames,
                 "links": packed(linked_rows(self._timeline, begin, end), "u4"),
             }
 
-    def _tables(self, begin: int, end: int) -> dict[str, Any]:
+    def _tables(self, begin: int, end: int) -> PackedTables:
         work = self._work
         track, row = self._places
         stop = work.start_ns + work.ns
@@ -259,7 +267,7 @@ class Panels:
             # rows of the page are those of its window, numbered again
             kept[mine] = np.cumsum(in_page(slices, begin, end))[kept[mine]] - 1
         kernel, texts = work.categories["kernel"][rows], work.categories.texts["kernel"]
-        groups = {}
+        groups: dict[str, PackedGroups] = {}
         for by, grouped in GROUPINGS.items():
             grouping = work.grouping(by)
             code = grouping.code[rows]
@@ -282,7 +290,7 @@ class Panels:
             },
             "groups": groups,
             "bounds": [b.tolist() for b in self._bounds_ns],
-            "steps": [[int(b[d.first]), int(b[d.last + 1])] for d, b in bounds],
+            "steps": [(int(b[d.first]), int(b[d.last + 1])) for d, b in bounds],
         }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from stepscope.intervals.distinct import with_inverse
 from stepscope.kernels.attribution import Stack, plain_range_name
 from stepscope.kernels.categories import classify
 from stepscope.timeline import flame
+from stepscope.timeline.answers import FlameAnswer
 from stepscope.timeline.build import HOST, RANGE
 from stepscope.timeline.flame import Tree
 from stepscope.timeline.timeline import Timeline
@@ -101,7 +102,7 @@ class Stacks:
         *,
         reverse: bool,
         most: int = MOST_NODES,
-    ) -> dict[str, Any]:
+    ) -> FlameAnswer:
         """The flame graph of a window.
 
         Args:
@@ -112,10 +113,6 @@ class Stacks:
             end: end, ns.
             reverse: whether leaves stand on top, with their callers beneath.
             most: nodes of the answer at most.
-
-        Returns:
-            ``nodes`` as columns (``parent``, ``name``, ``total``, ``own``, ``count``), ``names``,
-            ``unit`` (ns or samples), ``total``, nodes ``left_out``, ``kinds`` that there are.
 
         Raises:
             UsageError: there is no such kind or weight, or nothing of it was recorded.
@@ -136,10 +133,11 @@ class Stacks:
         tree, own, count = _together(trees, owns, counts)
         if reverse:
             tree, own, count = flame.bottom_up(tree, own, count)
-        unit = "samples" if kind == "samples" else "ns"
-        return {**self._sent(tree, own, count, most), "unit": unit, "kinds": self.kinds}
+        return self._sent(kind, tree, own, count, most)
 
-    def _sent(self, tree: Tree, own: AnyArray, count: AnyArray, most: int) -> dict[str, Any]:
+    def _sent(
+        self, kind: str, tree: Tree, own: AnyArray, count: AnyArray, most: int
+    ) -> FlameAnswer:
         total = tree.totals(own)
         whole = int(total[tree.parent < 0].sum())
         mask = flame.kept(tree, total, whole * SMALLEST, most)
@@ -159,6 +157,9 @@ class Stacks:
                 "own": own[nodes].tolist(),
                 "count": count[nodes].tolist(),
             },
+            "unit": "samples" if kind == "samples" else "ns",
+            "kinds": self.kinds,
+            "kind": kind,
         }
 
     # --- nested intervals ------------------------------------------------------------------------

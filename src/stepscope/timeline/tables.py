@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
 from stepscope.intervals.distinct import with_inverse
 from stepscope.kernels.statements import grouped_by
+from stepscope.timeline.answers import TableAnswer
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
@@ -138,17 +138,12 @@ class Work:
         codes = np.where(codes >= 0, codes + len(earlier), -1)
         return shared[np.where(before >= 0, before, codes)], texts
 
-    def table(self, by: str, window: Window) -> dict[str, Any]:
+    def table(self, by: str, window: Window) -> TableAnswer:
         """One row a group: how often, how long; the longest time first.
 
         Args:
             by: key of ``GROUPINGS``.
             window: what counts.
-
-        Returns:
-            ``columns`` of equal length: ``group`` (number), ``names``, ``count``, ``total_ns``,
-            ``mean_ns``, ``median_ns``, ``p95_ns`` (both interpolated), ``share`` (of the wall time
-            of all devices) and ``longest_kernel``; what they are about; groups ``left_out``.
 
         Raises:
             UsageError: there is no such key.

@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_values
+from stepscope.timeline.answers import COUNTER_ARRAYS, ROW_ARRAYS, Kind, TileHeader, TileRow
 from stepscope.timeline.track import Names, Samples, Slices, Track
 from stepscope.trace.errors import GivenUpError
 from stepscope.trace.frame import AnyArray, IntArray
@@ -52,7 +52,7 @@ class Tile:
     window: Window
     names: Names
     cancelled: Callable[[], bool] = lambda: False
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    rows: list[TileRow] = field(default_factory=list)
     used: set[int] = field(default_factory=set)
     depths: dict[int, int] = field(default_factory=dict)
     _parts: list[bytes] = field(default_factory=list)
@@ -81,15 +81,16 @@ class Tile:
             self._row(
                 track,
                 depth,
-                start=("f8", content.start[of_track]),
-                end=("f8", content.end[of_track]),
-                row=("u4", of_track),
-                name=("u4", content.name[of_track]),
-                code=("u1", content.code[of_track]),
-                column=("u4", columns.index),
-                share=("f4", columns.covered_ns / w.bucket),
-                dominant=("u1", columns.dominant),
-                count=("u4", columns.count),
+                ROW_ARRAYS,
+                start=content.start[of_track],
+                end=content.end[of_track],
+                row=of_track,
+                name=content.name[of_track],
+                code=content.code[of_track],
+                column=columns.index,
+                share=columns.covered_ns / w.bucket,
+                dominant=columns.dominant,
+                count=columns.count,
             )
 
     def _samples(self, track: Track, content: Samples) -> None:
@@ -109,19 +110,23 @@ class Tile:
         self._row(
             track,
             0,
-            column=("u4", index),
-            low=("f4", low),
-            high=("f4", high),
-            last=("f4", last),
-            before=("f4", np.array([before])),
-            limits=("f4", np.array(content.limits)),
+            COUNTER_ARRAYS,
+            column=index,
+            low=low,
+            high=high,
+            last=last,
+            before=np.array([before]),
+            limits=np.array(content.limits),
         )
 
-    def _row(self, track: Track, depth: int, **arrays: tuple[str, AnyArray | IntArray]) -> None:
-        facts: dict[str, list[str | int]] = {}
-        for name, (kind, values) in arrays.items():
+    def _row(
+        self, track: Track, depth: int, kinds: dict[str, Kind], **arrays: AnyArray | IntArray
+    ) -> None:
+        facts: dict[str, tuple[Kind, int, int]] = {}
+        for name, kind in kinds.items():
+            values = arrays[name]
             data = np.ascontiguousarray(values, dtype=f"<{kind}").tobytes()
-            facts[name] = [kind, self._size, len(values)]
+            facts[name] = kind, self._size, len(values)
             self._parts.append(data + b"\0" * (-len(data) % 8))
             self._size += len(self._parts[-1])
         self.rows.append({"track": track.id, "depth": depth, "arrays": facts})
@@ -129,7 +134,7 @@ class Tile:
     def encoded(self) -> bytes:
         """The tile as bytes."""
         w = self.window
-        header = {
+        header: TileHeader = {
             "begin": w.begin,
             "bucket": w.bucket,
             "columns": w.columns,

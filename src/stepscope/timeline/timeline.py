@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from stepscope.timeline import colours
+from stepscope.timeline.answers import TimelineLayout
 from stepscope.timeline.explained import Explained as ExplainedTracks
 from stepscope.timeline.explained import Gap, gap_facts, idle_of, steps_of
 from stepscope.timeline.source import Source
@@ -189,14 +190,12 @@ class Timeline:
         wanted = [self._numbered(number) for number in tracks]
         return tile(wanted, window, self.names, cancelled)
 
-    def layout(self) -> dict[str, Any]:
+    def layout(self) -> TimelineLayout:
         """The tracks without their content, and what the classes mean."""
         return {
             "begin": self.begin_ns,
             "end": self.end_ns,
-            "classes": colours.drawn_classes(),
-            "legend": colours.legend(),
-            "causes": colours.cause_colours(),
+            **colours.classes(),
             "members": [
                 {
                     "rank": rank_trace.rank,

@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import overload
+from typing import Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -281,7 +281,7 @@ class Track:
     rank_trace: int
     rank: int
     build: Callable[[], Slices | Samples]
-    kind: str = "slices"
+    kind: Literal["slices", "counter"] = "slices"
     process_id: int = -1
     device: int = -1
     stream: int = -1

@@ -1,14 +1,15 @@
-"""What happens in a chosen window: where each device's time goes, and the longest kernels."""
+"""What happens in a chosen window: where devices' time goes, their longest kernels, and calls."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from stepscope.intervals.distinct import with_first_and_inverse
+from stepscope.timeline.answers import DeviceStatistics, NamedRows, Statistics
 from stepscope.timeline.classes import CLASSES, by_class
+from stepscope.timeline.hostwindow import threads
 from stepscope.timeline.timeline import Timeline
 from stepscope.timeline.track import Slices, Track
 from stepscope.trace.frame import IntArray
@@ -18,7 +19,7 @@ _PIECE = 1 << 18
 """Rows that are looked at together: bounds the memory of a window of any length."""
 
 
-def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> dict[str, Any]:
+def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> Statistics:
     """Statistics of ``[begin, end)``.
 
     Args:
@@ -27,7 +28,7 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
         end: end, ns.
         explained: whether causes of idle time are known by now.
     """
-    devices = []
+    devices: list[DeviceStatistics] = []
     for busy in timeline.tracks:
         if not busy.path.endswith("/busy"):
             continue
@@ -55,7 +56,8 @@ def statistics(timeline: Timeline, begin: int, end: int, *, explained: bool) -> 
                 "kernels": _top(timeline, [t for t in own if t.stream >= 0], begin, end),
             }
         )
-    return {"begin": begin, "end": end, "devices": devices}
+    found = threads(timeline, begin, end)
+    return {"begin": begin, "end": end, "devices": devices, "threads": found}
 
 
 def _cut(slices: Slices, begin: int, end: int) -> Iterator[tuple[IntArray, IntArray]]:
@@ -82,7 +84,7 @@ def _sum(parts: list[dict[str, int]]) -> dict[str, int]:
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
-def _top(timeline: Timeline, tracks: list[Track], begin: int, end: int) -> list[dict[str, Any]]:
+def _top(timeline: Timeline, tracks: list[Track], begin: int, end: int) -> list[NamedRows]:
     """The names that take most time, with one row of each to fly to."""
     tally: dict[int, list[int]] = {}
     for track in tracks:

@@ -19,7 +19,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, TypedDict
 
 import msgspec
 
@@ -54,6 +54,24 @@ class Note(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     end_ns: int
     text: str = ""
     deleted: bool = False
+
+
+class PlacedNote(TypedDict):
+    """A note on the job's clock."""
+
+    id: str
+    revision: int
+    begin: int
+    end: int
+    text: str
+
+
+class NotesAnswer(TypedDict):
+    """All notes by time, and the revision and path of their file."""
+
+    revision: int
+    path: str
+    notes: list[PlacedNote]
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -93,11 +111,8 @@ class Notes:
         digest = hashlib.sha256(whole).hexdigest()[:20]
         return _data_folder() / "notes" / f"{digest}{SUFFIX}"
 
-    def read(self) -> dict[str, Any]:
+    def read(self) -> NotesAnswer:
         """All notes on the job's clock, by time; empty where nobody made any.
-
-        Returns:
-            ``revision`` of the file, its ``path`` and ``notes``.
 
         Raises:
             InputError: the file is there and cannot be read as notes.
@@ -106,7 +121,7 @@ class Notes:
 
     def change(
         self, id_: str, based_on: int, begin_ns: int, end_ns: int, text: str, *, deleted: bool
-    ) -> dict[str, Any]:
+    ) -> NotesAnswer:
         """Make, change or remove one note.
 
         Args:
@@ -151,8 +166,8 @@ class Notes:
             self._save(file)
         return self._answer(file)
 
-    def _answer(self, file: _File) -> dict[str, Any]:
-        notes = [
+    def _answer(self, file: _File) -> NotesAnswer:
+        notes: list[PlacedNote] = [
             {
                 "id": note.id,
                 "revision": note.revision,

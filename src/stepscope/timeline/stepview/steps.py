@@ -6,7 +6,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,15 @@ from stepscope.breakdown.outliers import PARTS
 from stepscope.gaps.idle import CAUSES
 from stepscope.jobs.view import Device
 from stepscope.kernels.categories import classify
+from stepscope.timeline.answers import (
+    DeviceFigures,
+    GridArray,
+    GridHeader,
+    Outlier,
+    PackedSteps,
+    PackedZero,
+    StepsAnswer,
+)
 from stepscope.timeline.classes import CODE
 from stepscope.timeline.extract import packed
 from stepscope.timeline.stepview.alignment import (
@@ -63,7 +72,7 @@ class StepsOfDevice(ABC):
         """
 
     @abstractmethod
-    def figures(self, align: str) -> dict[str, Any]:
+    def figures(self, align: str) -> DeviceFigures:
         """Everything that is said of the steps; arrays as base64 of little-endian doubles, ns."""
 
     def sorted(self, sort: str) -> IntArray:
@@ -149,7 +158,7 @@ class DeviceSteps(StepsOfDevice):
         """Length of each step."""
         return self.explanation.durations_ns
 
-    def figures(self, align: str) -> dict[str, Any]:
+    def figures(self, align: str) -> DeviceFigures:
         """Everything that is said of the steps; arrays as base64 of little-endian doubles, ns."""
         e = self.explanation
         zero, columns = self.zero(align), self.columns()
@@ -195,11 +204,11 @@ class DeviceSteps(StepsOfDevice):
             found[cause] = sums
         return found
 
-    def outliers(self) -> list[dict[str, Any]]:
+    def outliers(self) -> list[Outlier]:
         """Steps that the diagnosis calls odd, and what takes longer in them than usual."""
         odd = self.explanation.outliers
         lengths = self.explanation.durations_ns
-        found = []
+        found: list[Outlier] = []
         first = np.searchsorted(odd.parts["step"], odd.steps)  # the parts stand in their order
         last = np.searchsorted(odd.parts["step"], odd.steps, side="right")
         for step, low, high in zip(odd.steps.tolist(), first, last, strict=True):
@@ -213,25 +222,24 @@ class DeviceSteps(StepsOfDevice):
                 part = PARTS[int(odd.parts["part"][row])]
                 name = odd.names[int(odd.parts["name"][row])]
                 more = int(odd.parts["more"][row])
-                reasons.append({"part": part, "name": name, "excess_ns": excess, "more": more})
+                reasons.append(_reason(part, name, excess, more))
             found.append(
                 {
                     "step": step,
                     "normal": odd.reference,
                     "excess_ns": int(lengths[step] - lengths[odd.reference]),
-                    "message": "; ".join(_reason(reason) for reason in reasons),
+                    "message": "; ".join(reasons),
                 }
             )
         return found
 
 
-def _reason(reason: dict[str, Any]) -> str:
-    part, name = reason["part"], reason["name"]
+def _reason(part: str, name: str, excess_ns: int, more: int) -> str:
     what = {"idle": f"idle by {name.replace('_', ' ')}"}.get(part)
     if what is None:
         what = f"{part}: {classify(name).label or name}"
-    count = f" ({reason['more']:+,} operations)" if reason["more"] else ""
-    return f"{what} +{milliseconds(reason['excess_ns'])}{count}"
+    count = f" ({more:+,} operations)" if more else ""
+    return f"{what} +{milliseconds(excess_ns)}{count}"
 
 
 Steps = TypeVar("Steps", bound=StepsOfDevice)
@@ -259,7 +267,7 @@ class StepView(Generic[Steps]):
             raise UsageError(f"there is no device {number}; there are {len(self.devices)}")
         return self.devices[number]
 
-    def figures(self, number: int, align: str) -> dict[str, Any]:
+    def figures(self, number: int, align: str) -> StepsAnswer:
         """All figures of the steps of one device, and what the devices are called."""
         return {"titles": self.titles, "number": number, **self.of(number).figures(align)}
 
@@ -283,7 +291,7 @@ class StepView(Generic[Steps]):
         """
         device = self.of(number)
         picture, found = device.picture(align, sort, colour, rows, group, columns)
-        arrays: dict[str, AnyArray] = {
+        arrays: dict[GridArray, AnyArray] = {
             "busy": found.busy,
             "busy_code": found.busy_code,
             "idle": found.idle,
@@ -291,7 +299,7 @@ class StepView(Generic[Steps]):
         }
         if phases and device.pieces.has_phases:
             arrays["phase"] = device.phases(align, picture).busy_code
-        header = {
+        header: GridHeader = {
             "rows": picture.rows,
             "columns": picture.columns,
             "group": picture.group,
@@ -319,7 +327,7 @@ class AlignedSteps(StepView[DeviceSteps]):
         pairs = zip(devices, offsets_ns, strict=True)
         super().__init__([DeviceSteps(device, offset) for device, offset in pairs], titles)
 
-    def packed(self) -> dict[str, Any] | None:
+    def packed(self) -> PackedSteps | None:
         """All of it for a page without a server; None where that would be too much."""
         if sum(len(device.pieces) for device in self.devices) > MOST_PACKED:
             return None
@@ -342,7 +350,7 @@ class AlignedSteps(StepView[DeviceSteps]):
         }
 
 
-def _zero(device: DeviceSteps, align: str) -> dict[str, Any]:
+def _zero(device: DeviceSteps, align: str) -> PackedZero:
     zero = device.zero(align)
     at = packed(zero.at_ns + device.offset_ns, "f8")
     return {"at": at, "missing": int(np.count_nonzero(~zero.found))}

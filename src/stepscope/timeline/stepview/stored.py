@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from stepscope.cache.arrays import ArrayFile, ArrayWriter
+from stepscope.timeline.answers import DeviceFigures, DeviceSteps
 from stepscope.timeline.classes import Codes
 from stepscope.timeline.extract import packed
 from stepscope.timeline.stepview.alignment import Zero
@@ -141,12 +142,13 @@ class StoredSteps(StepsOfDevice):
             raise UsageError(f"steps cannot be aligned at {align[:40]!r}")
         return Zero(self._array(f"zero.{align}"), self._array(f"found.{align}").view(bool))
 
-    def figures(self, align: str) -> dict[str, Any]:
+    def figures(self, align: str) -> DeviceFigures:
         """Everything that is said of the steps; arrays as base64 of little-endian doubles, ns."""
         zero, bounds = self.zero(align), self._array("bounds")
         columns = {name: self._array(f"column.{name}") for name in self._about["columns"]}
+        known: DeviceSteps = self._about["figures"]
         return {
-            **self._about["figures"],
+            **known,
             "missing": int(np.count_nonzero(~zero.found)),
             "begin": packed(bounds[:-1] + self._offset_ns, "f8"),
             "end": packed(bounds[1:] + self._offset_ns, "f8"),

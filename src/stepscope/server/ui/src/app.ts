@@ -1,8 +1,9 @@
 /** The page of one run: makes its parts, asks the source, draws once a frame, keeps the link. */
 
+import type { Layout } from "./data/contracts";
 import { StaticSource } from "./data/static";
 import { ServerSteps, StaticSteps, type StepSource } from "./data/steps";
-import type { Layout, Source } from "./data/types";
+import type { Source } from "./data/types";
 import { Drawer } from "./panels/drawer";
 import { missing, showDiagnosis, type Actions } from "./panels/explanation";
 import { Colours, coloursLegend } from "./shared/colours";
@@ -411,6 +412,6 @@ export class App implements Timeline {
 
 function stepSource(source: Source): StepSource {
   return source instanceof StaticSource
-    ? new StaticSteps(source.packed.steps ?? null, source.packed.steps_refused ?? "", source.packed.layout.classes)
+    ? new StaticSteps(source.packed.steps, source.packed.steps_refused, source.packed.layout.classes)
     : new ServerSteps(source);
 }

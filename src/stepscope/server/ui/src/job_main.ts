@@ -1,6 +1,6 @@
 /** The page of a job of digests. Its style sheet is that of the other pages. */
 
-import type { JobLayout } from "./data/job";
+import type { JobLayout } from "./data/contracts";
 import { ask } from "./data/server";
 import { JobApp } from "./job/job_view";
 import { learnColours } from "./shared/colours";

@@ -2,10 +2,11 @@ import "./shared/app.css";
 
 import { App } from "./app";
 import { CompareApp } from "./compare/compare_view";
-import { StaticPair, ServerPair, type PackedPair, type PairLayout, type PairSource } from "./data/comparison";
+import type { Layout, PairLayout } from "./data/contracts";
+import { StaticPair, ServerPair, type PairSource } from "./data/comparison";
 import { ServerSource } from "./data/server";
 import { packedPage, StaticSource } from "./data/static";
-import type { Layout, Source } from "./data/types";
+import type { Source } from "./data/types";
 import { learnColours } from "./shared/colours";
 import { element, fill } from "./shared/dom";
 import { clean } from "./shared/format";
@@ -16,7 +17,7 @@ async function start(): Promise<void> {
   try {
     const packed = await packedPage();
     if (packed && "pair_steps" in packed) {
-      const source: PairSource = new StaticPair(packed as unknown as PackedPair);
+      const source: PairSource = new StaticPair(packed);
       const layout = await source.layout();
       learnColours(layout);
       new CompareApp(root, source, layout);

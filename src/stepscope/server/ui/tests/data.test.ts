@@ -1,10 +1,10 @@
+import type { FlameAnswer, Layout, NotesAnswer, TrackInfo } from "../src/data/contracts";
 import { expect, test } from "vitest";
 
 import { bytesOf, decode, doubles } from "../src/data/decode";
 import { StaticTables } from "../src/data/static_tables";
 import { counterTile, rowTile } from "../src/data/static_tiles";
 import { decodeGrid, order } from "../src/data/steps";
-import type { FlameAnswer, Layout, NotesAnswer, TrackInfo } from "../src/data/types";
 import { laid, matching } from "../src/panels/flame_tree";
 import { Tracks } from "../src/timeline/tracks";
 

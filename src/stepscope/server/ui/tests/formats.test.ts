@@ -1,6 +1,6 @@
+import type { Layout, TableAnswer } from "../src/data/contracts";
 import { expect, test } from "vitest";
 
-import type { Layout, TableAnswer } from "../src/data/types";
 import { command, tableQuery, tabSeparated } from "../src/panels/copy";
 import { bytes, clean, count, percent, tick, time, words } from "../src/shared/format";
 

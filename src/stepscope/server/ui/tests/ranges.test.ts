@@ -1,6 +1,7 @@
+import type { Details, Place, TrackInfo } from "../src/data/contracts";
 import { expect, test } from "vitest";
 
-import { whole, type Details, type Place, type Row, type Source, type TrackInfo, type TrackTile } from "../src/data/types";
+import { whole, type Row, type Source, type TrackTile } from "../src/data/types";
 import { ticks } from "../src/shared/canvas";
 import { View } from "../src/shared/window";
 import { amount, levelTip } from "../src/timeline/counters";

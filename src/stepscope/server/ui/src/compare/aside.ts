@@ -1,7 +1,7 @@
 /** What stands beside two runs: the verdict, what is highlighted, and the tables of differences. */
 
-import { SIDES, type Compared, type KernelDifference, type PairStep, type Side } from "../data/comparison";
-import type { Comparison } from "../data/contracts";
+import type { Compared, Comparison, KernelDifference } from "../data/contracts";
+import { SIDES, type PairStep, type Side } from "../data/comparison";
 import { coloursLegend, type Colours } from "../shared/colours";
 import { element, fill, swatch } from "../shared/dom";
 import { clean, percent, time, words } from "../shared/format";

@@ -1,6 +1,7 @@
 /** Two runs side by side: one step of each on one scale, and what differs. */
 
-import { SIDES, type Compared, type PairDevice, type PairLayout, type PairSource, type PairStep, type Side } from "../data/comparison";
+import type { Compared, PairDevice, PairLayout } from "../data/contracts";
+import { SIDES, type PairSource, type PairStep, type Side } from "../data/comparison";
 import { AXIS_PX } from "../shared/canvas";
 import { Colours } from "../shared/colours";
 import { element } from "../shared/dom";

@@ -1,6 +1,7 @@
 /** The row of choices above two runs: device and step of each, and what they are aligned at. */
 
-import { SIDES, type Compared, type PairStep, type Side } from "../data/comparison";
+import type { Compared } from "../data/contracts";
+import { SIDES, type PairStep, type Side } from "../data/comparison";
 import { element, fill } from "../shared/dom";
 import { clean, time } from "../shared/format";
 import { code, typed, type Key } from "../shared/keys";

@@ -1,6 +1,7 @@
 /** Draws one step of each run on one time scale, row above row. */
 
-import { NO_ROW, SIDES, type Boxes, type Compared, type PairStep, type Side } from "../data/comparison";
+import type { Compared } from "../data/contracts";
+import { NO_ROW, SIDES, type Boxes, type PairStep, type Side } from "../data/comparison";
 import { cells } from "../data/steps";
 import { AXIS_PX, drawAxis, fit, FONT, scaled } from "../shared/canvas";
 import { markColour, type Colours } from "../shared/colours";

@@ -1,7 +1,7 @@
 /** What lies under the pointer in the comparison, and what is said of it. */
 
-import { NO_ROW, type PairStep } from "../data/comparison";
 import type { Comparison } from "../data/contracts";
+import { NO_ROW, type PairStep } from "../data/comparison";
 import type { Colours } from "../shared/colours";
 import { clean, time } from "../shared/format";
 import { about } from "./aside";

@@ -1,51 +1,12 @@
 /** Where the comparison and its steps come from: the server, or the page itself. */
 
-import type { DrawnClass, LegendEntry } from "../shared/colours";
+import type { Compared, PackedPair, PairLayout, StepPicture } from "./contracts";
 import { ask } from "./server";
-import type { Comparison } from "./contracts";
 import { bytesOf, doubles } from "./decode";
 
 export const SIDES = ["before", "after"] as const;
 export type Side = (typeof SIDES)[number];
 export const NO_ROW = 0xffffffff;
-
-export type KernelDifference = Comparison["kernels"][number];
-
-export interface PairDevice {
-  title: string;
-  count: number;
-  first: number;
-  last: number;
-  median: number;
-  lengths: number[];
-}
-
-export interface Compared {
-  comparison: Comparison;
-  facts: string[];
-  notes: string[];
-  devices: Record<Side, PairDevice[]>;
-}
-
-export interface PairLayout {
-  pair: Record<Side, string[]>;
-  classes: DrawnClass[];
-  legend: LegendEntry[];
-}
-
-interface StepAnswer {
-  step: number;
-  begin: number;
-  length: number;
-  first_kernel: number;
-  counted: boolean;
-  left_out: number;
-  streams: number[];
-  names: string[];
-  pieces: Record<string, string>;
-  spans: Record<string, string>;
-  operations: Record<string, string>;
-}
 
 /** Boxes of one row of the picture; times in ns from the step's begin. */
 export interface Boxes {
@@ -53,7 +14,7 @@ export interface Boxes {
   end: Float64Array;
 }
 
-export interface PairStep extends Omit<StepAnswer, "pieces" | "spans" | "operations"> {
+export interface PairStep extends Omit<StepPicture, "pieces" | "spans" | "operations"> {
   pieces: Boxes & { code: Uint8Array };
   spans: Boxes & { row: Uint32Array };
   operations: Boxes & {
@@ -74,15 +35,9 @@ export interface PairSource {
   step(side: Side, device: number, step: number): Promise<PairStep>;
 }
 
-export interface PackedPair {
-  layout: PairLayout;
-  comparison: Compared;
-  pair_steps: Record<string, StepAnswer>;
-}
-
 const words = (text: string): Uint32Array => new Uint32Array(bytesOf(text).buffer);
 
-function read(told: StepAnswer): PairStep {
+function read(told: StepPicture): PairStep {
   const { pieces, spans, operations } = told;
   return {
     ...told,
@@ -113,7 +68,7 @@ export class ServerPair implements PairSource {
   }
 
   async step(side: Side, device: number, step: number): Promise<PairStep> {
-    return read((await (await ask("step", { side, device, step })).json()) as StepAnswer);
+    return read((await (await ask("step", { side, device, step })).json()) as StepPicture);
   }
 }
 

@@ -1,4 +1,75 @@
-/** The results as JSON, written by `python3 dev.py docs` from the structs of the package. */
+/** What the server answers: `python3 dev.py docs` makes it of the package's types. */
+
+export interface Layout {
+  classes: DrawnClass[];
+  legend: LegendEntry[];
+  causes: Record<string, string>;
+  begin: number;
+  end: number;
+  members: RankInfo[];
+  tracks: TrackInfo[];
+  paths: string[];
+  above: string;
+  problems: Problem[];
+}
+
+export interface DrawnClass {
+  key: string;
+  message: string;
+  meaning: string;
+  colour: string;
+}
+
+export interface LegendEntry {
+  key: string;
+  colour: string;
+  message: string;
+  section: string;
+}
+
+export interface RankInfo {
+  rank: number;
+  path: string;
+  source: string;
+  host: string;
+  offset: number;
+  missing: Missing[];
+}
+
+export interface Missing {
+  table: string;
+  reason: string;
+  flag: string;
+}
+
+export interface TrackInfo {
+  id: number;
+  title: string;
+  group: string;
+  kind: "counter" | "slices";
+  table: string;
+  path: string;
+  rank: number;
+  thread: number;
+  device: number;
+  explained: boolean;
+  unit: string;
+}
+
+export interface Problem {
+  id: string;
+  severity: "data_loss" | "error" | "info" | "notice";
+  count: number;
+  scope: string[];
+  message: string;
+  remedy: string;
+  detail?: string;
+}
+
+export interface Diagnosed {
+  diagnosis: Diagnosis;
+  instances: Instance[][];
+}
 
 export interface Diagnosis {
   schema: string;
@@ -127,16 +198,6 @@ export interface FurtherRepair {
   prediction_high_ns: number;
 }
 
-export interface Problem {
-  id: string;
-  severity: "data_loss" | "error" | "info" | "notice";
-  count: number;
-  scope: string[];
-  message: string;
-  remedy: string;
-  detail: string;
-}
-
 export interface ProfilerOverhead {
   measured_ns: number;
   low_ns: number;
@@ -202,255 +263,200 @@ export interface Combined {
   replayed: boolean;
 }
 
-export interface Comparison {
-  schema: string;
-  verdict: "faster" | "no_difference" | "not_comparable" | "slower";
-  message: string;
-  before: string[][];
-  after: string[][];
-  step: StepDifference;
-  causes: CauseMoved[];
-  parts: PartDifference[];
-  kernels: KernelDifference[];
-  kernel_floor: number;
-  kernel_shift: number;
-  ranges: PlaceDifference[];
-  operators: PlaceDifference[];
-  collectives: CollectiveDifference[];
-  findings: FindingDifference[];
-  predictions: PredictionCheck[];
-  setup: SetupDifference[];
-  warnings: string[];
+export interface Instance {
+  begin: number;
+  end: number;
+  cost: number;
+  rank: number;
+  what: string;
+  tracks: number[];
+  thread: number;
+  responsible: Responsible[];
+  waiting: Place[];
+  number: number;
+  of: number;
+  typical: boolean;
 }
 
-export interface StepDifference {
-  before_ns: number;
-  after_ns: number;
-  difference_ns: number;
-  low_ns: number;
-  high_ns: number;
-  ratio: number;
-  ratio_low: number;
-  ratio_high: number;
-  p_value: number;
-  run_noise: number;
-  run_noise_measured: boolean;
-  before_steps: number[];
-  after_steps: number[];
-}
-
-export interface CauseMoved {
+export interface Responsible {
+  track: number;
+  row: number;
+  depth: number;
+  start: number;
+  end: number;
   name: string;
-  difference_ns: number;
+  overlap: number;
 }
 
-export interface PartDifference {
-  part: string;
-  before_ns: number;
-  after_ns: number;
-  difference_ns: number;
-  error_ns: number;
-}
-
-export interface KernelDifference {
-  relation: string;
-  before: string[];
-  after: string[];
-  category: string;
-  range: string | null;
-  operator: string | null;
-  calls_before: number;
-  calls_after: number;
-  before_ns: number;
-  after_ns: number;
-  difference_ns: number;
-  each_ratio: number | null;
-  changed: boolean;
-}
-
-export interface PlaceDifference {
+export interface Place {
+  track: number;
+  row: number;
+  depth: number;
+  start: number;
+  end: number;
   name: string;
-  host_before_ns: number;
-  host_after_ns: number;
-  device_before_ns: number;
-  device_after_ns: number;
 }
 
-export interface CollectiveDifference {
-  kind: string;
-  group_size: number;
-  count_before: number;
-  count_after: number;
-  bytes_before: number | null;
-  bytes_after: number | null;
-  waiting_before_ns: number;
-  waiting_after_ns: number;
-  transfer_before_ns: number;
-  transfer_after_ns: number;
-  exposed_before_ns: number;
-  exposed_after_ns: number;
+export interface Progress {
+  doing: string;
 }
 
-export interface FindingDifference {
-  cause: string;
-  fate: "gone" | "larger" | "new" | "smaller" | "unchanged";
-  before_ns: number | null;
-  after_ns: number | null;
-  message: string;
-  idle_before_ns: number | null;
-  idle_after_ns: number | null;
+export interface Refusal {
+  error: string;
 }
 
-export interface PredictionCheck {
-  cause: string;
-  predicted_ns: number;
-  low_ns: number;
-  high_ns: number;
-  measured_ns: number;
-  came_true: boolean | null;
-  message: string;
+export interface Packed {
+  layout: Layout;
+  tracks: Record<string, PackedSlices | PackedSamples>;
+  names: Record<string, string>;
+  steps: PackedSteps | null;
+  steps_refused: string;
+  diagnosed: Diagnosed | null;
+  refused: string;
+  panels: PackedPanels;
 }
 
-export interface SetupDifference {
+export interface PackedSlices {
+  start: string;
+  end: string;
+  depth: string;
   name: string;
-  before: string;
-  after: string;
-  weight: "confounds" | "note";
-  message: string;
+  code: string;
+  facts: Record<string, PackedFact>;
 }
 
-export interface Memory {
-  schema: string;
-  paths: string[];
-  devices: DeviceMemory[];
-  prediction: Prediction[];
+export interface PackedFact {
+  values?: string;
+  texts?: Record<string, string>;
+  codes?: string;
 }
 
-export interface DeviceMemory {
+export interface PackedSamples {
+  time: string;
+  value: string;
+}
+
+export interface PackedSteps {
+  titles: string[];
+  devices: PackedDevice[];
+}
+
+export interface PackedDevice {
+  figures: DeviceFigures;
+  zero: Record<string, PackedZero>;
+  start: string;
+  length: string;
+  step: string;
+  codes: Record<string, string>;
+  phases: boolean;
+}
+
+export interface DeviceFigures {
   rank: number;
   device: number;
-  of_driver: boolean;
-  events: number;
-  peak: Moment;
-  moment: Moment;
-  holders: Holder[];
-  timeline: Timeline;
-  steps: StepMemory[];
-  growth: Growth | null;
-  fragmentation: Fragmentation | null;
-  out_of_memory: OutOfMemory[];
-  warnings: string[];
+  found: string;
+  message: string;
+  set_aside: string;
+  first: number;
+  last: number;
+  count: number;
+  median: number;
+  outliers: Outlier[];
+  ranges: string[];
+  missing: number;
+  begin: string;
+  end: string;
+  zero: string;
+  columns: Record<string, string>;
 }
 
-export interface Moment {
-  what: string;
-  time_ns: number | null;
-  allocated_bytes: number;
-  reserved_bytes: number | null;
-  by_category_bytes: Record<string, number>;
-  step: number | null;
-}
-
-export interface Holder {
-  category: string;
-  operator: string;
-  module: string;
-  line: string;
-  bytes: number;
-  blocks: number;
-  largest_bytes: number;
-}
-
-export interface Timeline {
-  time_ns: number[];
-  allocated_bytes: number[];
-  reserved_bytes: number[];
-  by_category_bytes: Record<string, number[]>;
-}
-
-export interface StepMemory {
+export interface Outlier {
   step: number;
-  begin_ns: number;
-  begin_bytes: number;
-  peak_bytes: number;
-  end_bytes: number;
-  kept_bytes: number;
-}
-
-export interface Growth {
-  bytes_per_step: number;
-  p_value: number;
-  grows: boolean;
+  normal: number;
+  excess_ns: number;
   message: string;
-  holders: Holder[];
 }
 
-export interface Fragmentation {
-  reserved_bytes: number | null;
-  allocated_bytes: number;
-  largest_free_bytes: number | null;
-  inactive_split_bytes: number | null;
-  free_segment_bytes: number | null;
-  rounding_bytes: number | null;
-  most_unused_bytes: number | null;
+export interface PackedZero {
+  at: string;
+  missing: number;
 }
 
-export interface OutOfMemory {
-  time_ns: number;
-  requested_bytes: number;
-  device_free_bytes: number | null;
-  allocated_bytes: number;
-  reserved_bytes: number;
-  missing_bytes: number;
-  message: string;
-  line: string;
+export interface PackedPanels {
+  tables: PackedTables | null;
+  flames: Record<string, FlameAnswer>;
+  links: string;
+  notes: NotesAnswer;
 }
 
-export interface Prediction {
-  change: string;
-  peak_bytes: number;
-  low_bytes: number;
-  high_bytes: number;
-  limit_bytes: number | null;
-  fits: boolean | null;
-  assumptions: string[];
+export interface PackedTables {
+  start: string;
+  ns: string;
+  steady: string;
+  track: string;
+  row: string;
+  depth: string;
+  kernel: string;
+  kernels: Record<string, string>;
+  groups: Record<string, PackedGroups>;
+  bounds: number[][];
+  steps: [number, number][];
 }
 
-export interface GuideBook {
-  goals: GoalName[];
-  answers: Record<string, Guidance>;
+export interface PackedGroups {
+  keys: string[];
+  names: Record<string, string[]>;
+  code: string;
 }
 
-export interface GoalName {
+export interface FlameAnswer {
+  total: number;
+  left_out: number;
+  names: string[];
+  nodes: FlameNodes;
+  unit: string;
+  kinds: string[];
+  kind: string;
+}
+
+export interface FlameNodes {
+  parent: number[];
+  name: number[];
+  total: number[];
+  own: number[];
+  count: number[];
+}
+
+export interface NotesAnswer {
+  revision: number;
+  path: string;
+  notes: Note[];
+}
+
+export interface Note {
   id: string;
-  title: string;
+  revision: number;
+  begin: number;
+  end: number;
+  text: string;
 }
 
-export interface Guidance {
-  schema: string;
-  goal: string;
-  title: string;
-  meaning: string;
-  here: string;
-  routes: Route[];
-  method: string[];
-  see: string[];
+export interface JobLayout {
+  classes: DrawnClass[];
+  legend: LegendEntry[];
+  causes: Record<string, string>;
+  job: NamedJob;
 }
 
-export interface Route {
-  tool: string;
-  title: string;
-  when: string;
-  ready: boolean;
-  missing: string[];
-  answered: boolean | null;
-  lacks: string[];
-  record: string[];
-  read: string[];
-  look_for: string;
-  overhead: string;
-  source: string;
-  next: string;
+export interface NamedJob {
+  paths: string[];
+  ranks: number;
+}
+
+export interface JobAnswer {
+  diagnosis: JobDiagnosis;
+  grid: JobGrid;
+  here: number[];
 }
 
 export interface JobDiagnosis {
@@ -721,6 +727,500 @@ export interface RankCapture {
   hostname: string;
   timeline: string;
   command: string;
+}
+
+export interface PairLayout {
+  classes: DrawnClass[];
+  legend: LegendEntry[];
+  causes: Record<string, string>;
+  pair: Record<"after" | "before", string[]>;
+}
+
+export interface Compared {
+  comparison: Comparison;
+  facts: string[];
+  notes: string[];
+  devices: Record<"after" | "before", PairDevice[]>;
+}
+
+export interface Comparison {
+  schema: string;
+  verdict: "faster" | "no_difference" | "not_comparable" | "slower";
+  message: string;
+  before: string[][];
+  after: string[][];
+  step: StepDifference;
+  causes: CauseMoved[];
+  parts: PartDifference[];
+  kernels: KernelDifference[];
+  kernel_floor: number;
+  kernel_shift: number;
+  ranges: PlaceDifference[];
+  operators: PlaceDifference[];
+  collectives: CollectiveDifference[];
+  findings: FindingDifference[];
+  predictions: PredictionCheck[];
+  setup: SetupDifference[];
+  warnings: string[];
+}
+
+export interface StepDifference {
+  before_ns: number;
+  after_ns: number;
+  difference_ns: number;
+  low_ns: number;
+  high_ns: number;
+  ratio: number;
+  ratio_low: number;
+  ratio_high: number;
+  p_value: number;
+  run_noise: number;
+  run_noise_measured: boolean;
+  before_steps: number[];
+  after_steps: number[];
+}
+
+export interface CauseMoved {
+  name: string;
+  difference_ns: number;
+}
+
+export interface PartDifference {
+  part: string;
+  before_ns: number;
+  after_ns: number;
+  difference_ns: number;
+  error_ns: number;
+}
+
+export interface KernelDifference {
+  relation: string;
+  before: string[];
+  after: string[];
+  category: string;
+  range: string | null;
+  operator: string | null;
+  calls_before: number;
+  calls_after: number;
+  before_ns: number;
+  after_ns: number;
+  difference_ns: number;
+  each_ratio: number | null;
+  changed: boolean;
+}
+
+export interface PlaceDifference {
+  name: string;
+  host_before_ns: number;
+  host_after_ns: number;
+  device_before_ns: number;
+  device_after_ns: number;
+}
+
+export interface CollectiveDifference {
+  kind: string;
+  group_size: number;
+  count_before: number;
+  count_after: number;
+  bytes_before: number | null;
+  bytes_after: number | null;
+  waiting_before_ns: number;
+  waiting_after_ns: number;
+  transfer_before_ns: number;
+  transfer_after_ns: number;
+  exposed_before_ns: number;
+  exposed_after_ns: number;
+}
+
+export interface FindingDifference {
+  cause: string;
+  fate: "gone" | "larger" | "new" | "smaller" | "unchanged";
+  before_ns: number | null;
+  after_ns: number | null;
+  message: string;
+  idle_before_ns: number | null;
+  idle_after_ns: number | null;
+}
+
+export interface PredictionCheck {
+  cause: string;
+  predicted_ns: number;
+  low_ns: number;
+  high_ns: number;
+  measured_ns: number;
+  came_true: boolean | null;
+  message: string;
+}
+
+export interface SetupDifference {
+  name: string;
+  before: string;
+  after: string;
+  weight: "confounds" | "note";
+  message: string;
+}
+
+export interface PairDevice {
+  title: string;
+  count: number;
+  first: number;
+  last: number;
+  median: number;
+  lengths: number[];
+}
+
+export interface PackedPair {
+  layout: PairLayout;
+  comparison: Compared;
+  pair_steps: Record<string, StepPicture>;
+}
+
+export interface StepPicture {
+  step: number;
+  begin: number;
+  length: number;
+  first_kernel: number;
+  counted: boolean;
+  left_out: number;
+  streams: number[];
+  names: string[];
+  pieces: PackedPieces;
+  spans: PackedSpans;
+  operations: PackedOperations;
+}
+
+export interface PackedPieces {
+  start: string;
+  end: string;
+  code: string;
+}
+
+export interface PackedSpans {
+  start: string;
+  end: string;
+  row: string;
+}
+
+export interface PackedOperations {
+  start: string;
+  end: string;
+  code: string;
+  stream: string;
+  name: string;
+  kernel: string;
+  range: string;
+  operator: string;
+}
+
+export interface Memory {
+  schema: string;
+  paths: string[];
+  devices: DeviceMemory[];
+  prediction: Prediction[];
+}
+
+export interface DeviceMemory {
+  rank: number;
+  device: number;
+  of_driver: boolean;
+  events: number;
+  peak: Moment;
+  moment: Moment;
+  holders: Holder[];
+  timeline: Timeline;
+  steps: StepMemory[];
+  growth: Growth | null;
+  fragmentation: Fragmentation | null;
+  out_of_memory: OutOfMemory[];
+  warnings: string[];
+}
+
+export interface Moment {
+  what: string;
+  time_ns: number | null;
+  allocated_bytes: number;
+  reserved_bytes: number | null;
+  by_category_bytes: Record<string, number>;
+  step: number | null;
+}
+
+export interface Holder {
+  category: string;
+  operator: string;
+  module: string;
+  line: string;
+  bytes: number;
+  blocks: number;
+  largest_bytes: number;
+}
+
+export interface Timeline {
+  time_ns: number[];
+  allocated_bytes: number[];
+  reserved_bytes: number[];
+  by_category_bytes: Record<string, number[]>;
+}
+
+export interface StepMemory {
+  step: number;
+  begin_ns: number;
+  begin_bytes: number;
+  peak_bytes: number;
+  end_bytes: number;
+  kept_bytes: number;
+}
+
+export interface Growth {
+  bytes_per_step: number;
+  p_value: number;
+  grows: boolean;
+  message: string;
+  holders: Holder[];
+}
+
+export interface Fragmentation {
+  reserved_bytes: number | null;
+  allocated_bytes: number;
+  largest_free_bytes: number | null;
+  inactive_split_bytes: number | null;
+  free_segment_bytes: number | null;
+  rounding_bytes: number | null;
+  most_unused_bytes: number | null;
+}
+
+export interface OutOfMemory {
+  time_ns: number;
+  requested_bytes: number;
+  device_free_bytes: number | null;
+  allocated_bytes: number;
+  reserved_bytes: number;
+  missing_bytes: number;
+  message: string;
+  line: string;
+}
+
+export interface Prediction {
+  change: string;
+  peak_bytes: number;
+  low_bytes: number;
+  high_bytes: number;
+  limit_bytes: number | null;
+  fits: boolean | null;
+  assumptions: string[];
+}
+
+export interface GuideBook {
+  goals: GoalName[];
+  answers: Record<string, Guidance>;
+}
+
+export interface GoalName {
+  id: string;
+  title: string;
+}
+
+export interface Guidance {
+  schema: string;
+  goal: string;
+  title: string;
+  meaning: string;
+  here: string;
+  routes: Route[];
+  method: string[];
+  see: string[];
+}
+
+export interface Route {
+  tool: string;
+  title: string;
+  when: string;
+  ready: boolean;
+  missing: string[];
+  answered: boolean | null;
+  lacks: string[];
+  record: string[];
+  read: string[];
+  look_for: string;
+  overhead: string;
+  source: string;
+  next: string;
+}
+
+export interface Classes {
+  classes: DrawnClass[];
+  legend: LegendEntry[];
+  causes: Record<string, string>;
+}
+
+export interface TileHeader {
+  begin: number;
+  bucket: number;
+  columns: number;
+  depths: Record<string, number>;
+  rows: TileRow[];
+  names: Record<string, string>;
+}
+
+export interface TileRow {
+  track: number;
+  depth: number;
+  arrays: Record<string, ["f4" | "f8" | "u1" | "u4", number, number]>;
+}
+
+export interface Details {
+  track: number;
+  row: number;
+  depth: number;
+  start: number;
+  end: number;
+  name: string;
+  class: string;
+  table: string;
+  facts: ([string, string | number | boolean])[];
+  same: SameName;
+  arrows: Links;
+  links: Links[];
+}
+
+export interface SameName {
+  count: number;
+  number: number;
+  total: number;
+}
+
+export interface Links {
+  message: string;
+  forward: boolean;
+  ends: Place[];
+  more: number;
+}
+
+export interface Hits {
+  total: number;
+  hits: Place[];
+  names: NamedRows[];
+}
+
+export interface NamedRows {
+  name: string;
+  count: number;
+  total: number;
+  track: number;
+  row: number;
+}
+
+export interface Statistics {
+  begin: number;
+  end: number;
+  devices: DeviceStatistics[];
+  threads: ThreadStatistics[];
+}
+
+export interface DeviceStatistics {
+  title: string;
+  busy: Record<string, number>;
+  idle: number;
+  idle_by_cause: Record<string, number>;
+  categories: Record<string, number>;
+  kernels: NamedRows[];
+}
+
+export interface ThreadStatistics {
+  title: string;
+  calls: number;
+  kinds: Record<string, number>;
+}
+
+export interface TableAnswer {
+  by: string;
+  begin: number;
+  end: number;
+  wall_ns: number;
+  steps: number;
+  keys: string[];
+  left_out: number;
+  columns: TableColumns;
+}
+
+export interface TableColumns {
+  group: number[];
+  names: string[][];
+  count: number[];
+  total_ns: number[];
+  mean_ns: number[];
+  median_ns: number[];
+  p95_ns: number[];
+  share: number[];
+  longest_kernel: string[];
+}
+
+export interface Instances {
+  total: number;
+  start: number[];
+  end: number[];
+  track: number[];
+  row: number[];
+  depth: number[];
+}
+
+export interface Change {
+  id: string;
+  revision: number;
+  begin: number;
+  end: number;
+  text: string;
+  deleted: boolean;
+}
+
+export interface StepsAnswer {
+  rank: number;
+  device: number;
+  found: string;
+  message: string;
+  set_aside: string;
+  first: number;
+  last: number;
+  count: number;
+  median: number;
+  outliers: Outlier[];
+  ranges: string[];
+  missing: number;
+  begin: string;
+  end: string;
+  zero: string;
+  columns: Record<string, string>;
+  titles: string[];
+  number: number;
+}
+
+export interface GridHeader {
+  rows: number;
+  columns: number;
+  group: number;
+  begin: number;
+  bucket: number;
+  arrays: ("busy" | "busy_code" | "idle" | "idle_code" | "phase")[];
+}
+
+export interface RowArrays {
+  start: Float64Array;
+  end: Float64Array;
+  row: Uint32Array;
+  name: Uint32Array;
+  code: Uint8Array;
+  column: Uint32Array;
+  share: Float32Array;
+  dominant: Uint8Array;
+  count: Uint32Array;
+}
+
+export interface Counter {
+  column: Uint32Array;
+  low: Float32Array;
+  high: Float32Array;
+  last: Float32Array;
+  before: Float32Array;
+  limits: Float32Array;
 }
 
 /** What GPU time is grouped by: what a group is, its keys in `kernel_category`. */

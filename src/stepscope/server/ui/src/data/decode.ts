@@ -1,17 +1,7 @@
 /** Arrays out of what the server, or the page itself, holds: base64, and the binary form of tiles. */
 
-import type { Counter, Row, TrackTile } from "./types";
-
-type Kind = "f8" | "f4" | "u4" | "u1";
-
-interface Header {
-  begin: number;
-  bucket: number;
-  columns: number;
-  depths: Record<string, number>;
-  names: Record<string, string>;
-  rows: { track: number; depth: number; arrays: Record<string, [Kind, number, number]> }[];
-}
+import type { Counter, TileHeader } from "./contracts";
+import type { Row, TrackTile } from "./types";
 
 const ARRAYS = { f8: Float64Array, f4: Float32Array, u4: Uint32Array, u1: Uint8Array };
 
@@ -30,7 +20,7 @@ export function decode(data: ArrayBuffer): {
   names: Record<string, string>;
 } {
   const length = new DataView(data).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length))) as Header;
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length))) as TileHeader;
   const tiles = new Map<number, TrackTile>();
   for (const [track, depths] of Object.entries(header.depths)) {
     const { begin, bucket, columns } = header;

@@ -1,22 +1,7 @@
 /** Where a job of digests comes from: the server. */
 
-import type { DrawnClass, LegendEntry } from "../shared/colours";
-import type { GridCells, JobDiagnosis, JobGrid, RankDetail } from "./contracts";
+import type { GridCells, JobAnswer, Progress, RankDetail } from "./contracts";
 import { ask } from "./server";
-
-export interface JobLayout {
-  job: { paths: string[]; ranks: number };
-  classes: DrawnClass[];
-  legend: LegendEntry[];
-  causes: Record<string, string>;
-}
-
-export interface JobAnswer {
-  diagnosis: JobDiagnosis;
-  grid: JobGrid;
-  /** Positions of the ranks whose full capture is here. */
-  here: number[];
-}
 
 export class ServerJob {
   diagnosis(): Promise<JobAnswer> {
@@ -33,7 +18,7 @@ export class ServerJob {
   }
 
   async progress(): Promise<string> {
-    return (await this.json<{ doing: string }>("progress", {})).doing;
+    return (await this.json<Progress>("progress", {})).doing;
   }
 
   private async json<T>(what: string, query: Record<string, string | number>): Promise<T> {

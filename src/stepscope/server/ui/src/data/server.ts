@@ -1,8 +1,8 @@
 /** Answers from the server that served the page. Addresses are relative: they keep the token. */
 
-import type { GuideBook, Memory } from "./contracts";
+import type { Change, Details, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Memory, NotesAnswer, Place, Progress, Refusal, Statistics, TableAnswer } from "./contracts";
 import { decode } from "./decode";
-import type { Details, Diagnosed, FlameAnswer, Hits, Instances, Layout, Note, NotesAnswer, Place, Source, Span, Statistics, TableAnswer, TrackTile } from "./types";
+import type { Source, Span, TrackTile } from "./types";
 
 export class ServerSource implements Source {
   readonly editable = true;
@@ -66,14 +66,14 @@ export class ServerSource implements Source {
   }
 
   async progress(): Promise<string> {
-    return (await this.json<{ doing: string }>("progress", {})).doing;
+    return (await this.json<Progress>("progress", {})).doing;
   }
 
   notes(): Promise<NotesAnswer> {
     return this.json("notes", {});
   }
 
-  async saveNote(change: Note & { deleted: boolean }): Promise<NotesAnswer> {
+  async saveNote(change: Change): Promise<NotesAnswer> {
     const headers = { "content-type": "application/json" };
     const sent = { method: "POST", headers, body: JSON.stringify(change) };
     return (await answered(fetch("api/note", sent))).json() as Promise<NotesAnswer>;
@@ -110,7 +110,7 @@ async function answered(asked: Promise<Response>): Promise<Response> {
     const told = await answer.text();
     let message = told;
     try {
-      message = (JSON.parse(told) as { error: string }).error;
+      message = (JSON.parse(told) as Refusal).error;
     } catch {
       // a refusal before any answer is plain text
     }

@@ -1,24 +1,10 @@
 /** Answers from the page itself: a window of a timeline that was written into one file. */
 
-import type { GuideBook, Memory } from "./contracts";
+import type { Details, DeviceStatistics, Diagnosed, FlameAnswer, GuideBook, Hits, Instances, Layout, Links, Memory, NamedRows, NotesAnswer, Packed, PackedFact, PackedPair, Place, Statistics, TableAnswer, TrackInfo } from "./contracts";
 import { bytesOf, doubles } from "./decode";
-import { StaticTables, type Link, type PackedPanels } from "./static_tables";
+import { StaticTables, type Link } from "./static_tables";
 import { counterTile, rowTile, type Content, type Samples } from "./static_tiles";
-import type { PackedSteps } from "./steps";
-import type { Details, DeviceStatistics, Diagnosed, FlameAnswer, Hits, Instances, Layout, NotesAnswer, Place, Source, Span, Statistics, TableAnswer, TrackInfo, TrackTile } from "./types";
-
-export interface Packed {
-  steps?: PackedSteps | null;
-  steps_refused?: string;
-  layout: Layout;
-  names: Record<string, string>;
-  diagnosed: Diagnosed | null;
-  refused: string;
-  tracks: Record<string, Record<string, unknown>>;
-  panels: PackedPanels;
-}
-
-type Fact = { values?: string; texts?: Record<string, string>; codes?: string };
+import type { Source, Span, TrackTile } from "./types";
 
 const MOST_HITS = 500;
 const TOP = 12;
@@ -38,12 +24,12 @@ const LINKS: LinkTo[] = [
 ];
 
 /** What is inside the page, or null where a server is behind it. */
-export async function packedPage(): Promise<Packed | null> {
+export async function packedPage(): Promise<Packed | PackedPair | null> {
   const element = document.getElementById("trace");
   if (!element) return null;
   const packed = bytesOf(element.textContent ?? "");
   const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("gzip"));
-  return (await new Response(stream).json()) as Packed;
+  return (await new Response(stream).json()) as Packed | PackedPair;
 }
 
 export class StaticSource implements Source {
@@ -59,7 +45,7 @@ export class StaticSource implements Source {
         this.samples.set(Number(id), { time: doubles(track.time), value: doubles(track.value) });
         continue;
       }
-      const depth = bytesOf(track.depth as string);
+      const depth = bytesOf(track.depth);
       const depths = depth.reduce((most, d) => Math.max(most, d + 1), 0);
       const rows = Array.from({ length: depths }, (_, d) =>
         Uint32Array.from([...depth.keys()].filter((row) => depth[row] === d)),
@@ -68,9 +54,9 @@ export class StaticSource implements Source {
         start: doubles(track.start),
         end: doubles(track.end),
         depth,
-        name: new Uint32Array(bytesOf(track.name as string).buffer),
-        code: bytesOf(track.code as string),
-        facts: factsOf(track.facts as Record<string, Fact>),
+        name: new Uint32Array(bytesOf(track.name).buffer),
+        code: bytesOf(track.code),
+        facts: factsOf(track.facts),
         rows,
       });
     }
@@ -161,7 +147,7 @@ export class StaticSource implements Source {
         .map(([number]) => Number(number)),
     );
     const hits: Place[] = [];
-    const names = new Map<number, Hits["names"][number]>();
+    const names = new Map<number, NamedRows>();
     for (const [track, content] of this.content) {
       if (this.info(track).explained) continue;
       content.name.forEach((name, row) => {
@@ -205,7 +191,7 @@ export class StaticSource implements Source {
       const streams = own.filter((t) => t.table === "gpu_op" && t !== busy).map((t) => t.id);
       const sums = byClass([busy.id]);
       const total = Object.values(sums).reduce((a, b) => a + b, 0);
-      const kernels = new Map<number, DeviceStatistics["kernels"][number]>();
+      const kernels = new Map<number, NamedRows>();
       for (const id of streams)
         inside(id, (row, ns) => {
           const name = this.content.get(id)!.name[row];
@@ -270,7 +256,7 @@ export class StaticSource implements Source {
     return Promise.reject(new Error("this page is a copy; stepscope ui keeps notes"));
   }
 
-  private linked(track: number, row: number, message: string, kind: Link, forward: boolean): Details["arrows"] {
+  private linked(track: number, row: number, message: string, kind: Link, forward: boolean): Links {
     const found = this.panels.linked(kind, track, row, forward);
     const ends = found.slice(0, MOST_ENDS).map(([t, r]) => this.place(t, r));
     return { message, forward, ends, more: found.length - ends.length };
@@ -287,7 +273,7 @@ export class StaticSource implements Source {
   }
 }
 
-function factsOf(facts: Record<string, Fact>): Content["facts"] {
+function factsOf(facts: Record<string, PackedFact>): Content["facts"] {
   const made: Content["facts"] = new Map();
   for (const [key, fact] of Object.entries(facts)) {
     const values = doubles(fact.values ?? fact.codes);

@@ -1,43 +1,15 @@
 /** Tables, flame graphs and notes of a page without a server. The same as `timeline` gives. */
 
-import type { FlameAnswer, Instances, Layout, NotesAnswer, TableAnswer } from "./types";
-
-export interface PackedPanels {
-  /** Null where the capture holds no GPU work. */
-  tables: PackedTables | null;
-  /** `kind weight reverse` to the graph of the whole page. */
-  flames: Record<string, FlameAnswer>;
-  notes: NotesAnswer;
-  /** A kind, track and row of where the link comes from, those of where it leads, and so on. */
-  links: string;
-}
+import type { FlameAnswer, Instances, Layout, NotesAnswer, PackedGroups, PackedPanels, TableAnswer } from "./contracts";
+import type { Span } from "./types";
 
 /** As `timeline/extract.py` numbers them. */
 const LINKS = ["launch", "end_of_gap", "launch_after_gap", "gradient"] as const;
 export type Link = (typeof LINKS)[number];
 
-interface PackedTables {
-  start: string;
-  ns: string;
-  steady: string;
-  track: string;
-  row: string;
-  depth: string;
-  kernel: string;
-  kernels: Record<string, string>;
-  groups: Record<string, { keys: string[]; names: Record<string, string[]>; code: string }>;
-  bounds: number[][];
-  steps: [number, number][];
-}
-
-type Span = { begin: number; end: number } | null;
 type Numbers = ArrayLike<number>;
 
-interface Groups {
-  keys: string[];
-  names: Record<string, string[]>;
-  code: Numbers;
-}
+type Groups = Omit<PackedGroups, "code"> & { code: Numbers };
 
 export class StaticTables {
   private readonly start: Numbers = [];
@@ -71,7 +43,7 @@ export class StaticTables {
       this.groups.set(by, { keys, names, code: whole(code) });
   }
 
-  table(by: string, window: Span): Promise<TableAnswer> {
+  table(by: string, window: Span | null): Promise<TableAnswer> {
     const { tables } = this.packed;
     const groups = this.groups.get(by);
     if (!tables || !groups) return refused("this page holds no such table");
@@ -121,7 +93,7 @@ export class StaticTables {
     return Promise.resolve(found);
   }
 
-  instances(by: string, group: number, window: Span): Promise<Instances> {
+  instances(by: string, group: number, window: Span | null): Promise<Instances> {
     const code = this.groups.get(by)?.code;
     if (!code) return refused("this page holds no such table");
     const rows = [...this.inside(window)].filter((at) => code[at] === group);
@@ -160,7 +132,7 @@ export class StaticTables {
     return Promise.resolve(this.packed.notes);
   }
 
-  private *inside(window: Span): Generator<number> {
+  private *inside(window: Span | null): Generator<number> {
     for (let at = 0; at < this.start.length; at++)
       if (window ? this.start[at] >= window.begin && this.start[at] < window.end : this.steady[at]) yield at;
   }

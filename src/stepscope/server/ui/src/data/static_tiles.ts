@@ -1,6 +1,7 @@
 /** Tiles of a timeline that is inside the page. */
 
-import type { Counter, Row } from "./types";
+import type { Counter } from "./contracts";
+import type { Row } from "./types";
 
 export interface Content {
   start: Float64Array;

@@ -1,5 +1,6 @@
 /** Where the step view's figures and pictures come from: the server, or the page itself. */
 
+import type { GridHeader, PackedSteps, StepsAnswer } from "./contracts";
 import { ask } from "./server";
 import { bytesOf, doubles } from "./decode";
 import type { Source } from "./types";
@@ -9,35 +10,6 @@ export const COLOURINGS = ["kind", "category", "phase"] as const;
 export const SORTS = ["index", "duration"] as const;
 export type Colouring = (typeof COLOURINGS)[number];
 export type Sort = (typeof SORTS)[number];
-
-export interface Outlier {
-  step: number;
-  normal: number;
-  excess_ns: number;
-  message: string;
-}
-
-/** As the server sends it: arrays are base64 of doubles. */
-export interface StepsAnswer {
-  titles: string[];
-  number: number;
-  rank: number;
-  device: number;
-  found: string;
-  message: string;
-  set_aside: string;
-  first: number;
-  last: number;
-  count: number;
-  median: number;
-  outliers: Outlier[];
-  ranges: string[];
-  missing: number;
-  begin: string;
-  end: string;
-  zero: string;
-  columns: Record<string, string>;
-}
 
 /** Figures of all steps of one device; times on the job's clock, ns. */
 export interface Figures extends Omit<StepsAnswer, "begin" | "end" | "zero" | "columns"> {
@@ -62,17 +34,10 @@ export interface GridRequest {
   phases: boolean;
 }
 
+type GridArray = GridHeader["arrays"][number];
+
 /** One byte a cell, row by row; see `timeline/stepview/grid.py`. */
-export interface Grid {
-  rows: number;
-  columns: number;
-  group: number;
-  begin: number;
-  bucket: number;
-  busy: Uint8Array;
-  busy_code: Uint8Array;
-  idle: Uint8Array;
-  idle_code: Uint8Array;
+export interface Grid extends Omit<GridHeader, "arrays">, Record<Exclude<GridArray, "phase">, Uint8Array> {
   phase: Uint8Array | null;
 }
 
@@ -81,19 +46,6 @@ export interface StepSource {
   progress(): Promise<string>;
   figures(device: number, align: string): Promise<Figures>;
   grid(asked: GridRequest, signal: AbortSignal): Promise<Grid>;
-}
-
-export interface PackedSteps {
-  titles: string[];
-  devices: {
-    figures: Omit<StepsAnswer, "titles" | "number">;
-    zero: Record<string, { at: string; missing: number }>;
-    start: string;
-    length: string;
-    step: string;
-    codes: Record<Colouring, string>;
-    phases: boolean;
-  }[];
 }
 
 function read(told: StepsAnswer): Figures {
@@ -128,10 +80,7 @@ export class ServerSteps implements StepSource {
 
 export function decodeGrid(data: ArrayBuffer): Grid {
   const length = new DataView(data).getUint32(0, true);
-  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length))) as Omit<
-    Grid,
-    "busy"
-  > & { arrays: string[] };
+  const header = JSON.parse(new TextDecoder().decode(new Uint8Array(data, 4, length))) as GridHeader;
   const size = header.rows * header.columns;
   const arrays = new Map(
     header.arrays.map((name, i) => [name, new Uint8Array(data, 4 + length + i * size, size)]),

@@ -1,7 +1,6 @@
 /** What stands beside the heat map: the verdict, findings, captures to fetch, communicators. */
 
-import type { JobAnswer } from "../data/job";
-import type { Communicator, Fetch, JobDiagnosis, JobFinding } from "../data/contracts";
+import type { Communicator, Fetch, JobAnswer, JobDiagnosis, JobFinding } from "../data/contracts";
 import { colourOf } from "../shared/colours";
 import { element, fill, swatch } from "../shared/dom";
 import { clean, count, percent, time, words } from "../shared/format";

@@ -1,7 +1,7 @@
 /** A job of many ranks: the heat map leads to a rank, the rank to its timeline. */
 
-import type { JobFinding, RankDetail } from "../data/contracts";
-import { type JobAnswer, type JobLayout, ServerJob } from "../data/job";
+import type { JobAnswer, JobFinding, JobLayout, RankDetail } from "../data/contracts";
+import { ServerJob } from "../data/job";
 import { AXIS_PX } from "../shared/canvas";
 import { colourOf, coloursLegend, markColour } from "../shared/colours";
 import { element } from "../shared/dom";

@@ -1,7 +1,6 @@
 /** Figures to take along: as text, and as the command that computes them again. */
 
-import { GROUPINGS } from "../data/contracts";
-import type { Layout, TableAnswer } from "../data/types";
+import { GROUPINGS, type Layout, type TableAnswer } from "../data/contracts";
 import { element } from "../shared/dom";
 import { clean } from "../shared/format";
 

@@ -1,6 +1,6 @@
 /** What stands beside the timeline: budget, findings, selection, range. Elements only. */
 
-import type { Accounting, Details, Diagnosed, Finding, Hits, Instance, Layout, Place, Statistics } from "../data/types";
+import type { Details, DeviceAccounting, Diagnosed, Finding, Hits, Instance, Layout, Place, Statistics } from "../data/contracts";
 import { colourOf } from "../shared/colours";
 import { element, fill, swatch } from "../shared/dom";
 import { bytes, clean, count, percent, time, words } from "../shared/format";
@@ -16,7 +16,7 @@ export interface Actions {
   message(text: string): void;
 }
 
-const BUDGET: [keyof Accounting, string, string][] = [
+const BUDGET: [keyof DeviceAccounting, string, string][] = [
   ["compute_ns", "compute", "busy_compute"],
   ["exposed_communication_ns", "exposed communication", "busy_communication"],
   ["exposed_copy_ns", "exposed copies", "busy_copy"],
@@ -32,7 +32,7 @@ interface Part {
   colour: string;
 }
 
-export function budgetParts(accounting: Accounting): Part[] {
+export function budgetParts(accounting: DeviceAccounting): Part[] {
   const parts: Part[] = BUDGET.map(([key, message, colour]) => ({
     message,
     ns: accounting[key] as number,
@@ -44,10 +44,10 @@ export function budgetParts(accounting: Accounting): Part[] {
 }
 
 /** Of several devices: the mean of each part. */
-function meanOf(all: Accounting[]): Accounting {
-  const mean = (of: (one: Accounting) => number): number => all.reduce((sum, one) => sum + of(one), 0) / all.length;
+function meanOf(all: DeviceAccounting[]): DeviceAccounting {
+  const mean = (of: (one: DeviceAccounting) => number): number => all.reduce((sum, one) => sum + of(one), 0) / all.length;
   const causes = new Set(all.flatMap((one) => Object.keys(one.idle_by_cause_ns)));
-  const made: Accounting = { ...all[0], idle_by_cause_ns: {} };
+  const made: DeviceAccounting = { ...all[0], idle_by_cause_ns: {} };
   for (const key of [...BUDGET.map(([k]) => k), "wall_ns", "idle_ns", "steps"] as const)
     (made as unknown as Record<string, number>)[key] = mean((one) => one[key] as number);
   for (const cause of causes) made.idle_by_cause_ns[cause] = mean((one) => one.idle_by_cause_ns[cause] ?? 0);
@@ -314,7 +314,7 @@ export function showDetails(parent: HTMLElement, details: Details, layout: Layou
 
 /** Sections of the panel of a selection, one a kind of link. */
 function linkSections(details: Details, actions: Actions): HTMLElement[] {
-  return (details.links ?? []).flatMap((link) => [
+  return details.links.flatMap((link) => [
     element("h3", {}, link.message),
     element(
       "ul",

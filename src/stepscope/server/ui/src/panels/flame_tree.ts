@@ -1,6 +1,6 @@
 /** The tree of a flame graph: where its nodes stand, which of them match a search. */
 
-import type { FlameAnswer } from "../data/types";
+import type { FlameAnswer } from "../data/contracts";
 
 /** A tree ready to draw: where each node begins, in the unit of the weights. */
 export interface Laid {

@@ -1,6 +1,6 @@
 /** What is left in the kernels: split by category, levers with their gain, the least step. */
 
-import type { Diagnosed } from "../data/types";
+import type { Diagnosed } from "../data/contracts";
 import { element } from "../shared/dom";
 import { clean, percent, time, words } from "../shared/format";
 

@@ -1,6 +1,6 @@
 /** Marks and notes: kept by the server beside the capture, shared by all open tabs. */
 
-import type { Note, NotesAnswer } from "../data/types";
+import type { Note, NotesAnswer } from "../data/contracts";
 import { element, fill } from "../shared/dom";
 import { clean, count, time } from "../shared/format";
 import { wrong } from "../shared/frame";

@@ -1,6 +1,7 @@
 /** What a panel below the timeline is, what it may ask of the page, and what all of them share. */
 
-import { whole, type Instances, type Layout, type Note, type Place, type Source, type Span } from "../data/types";
+import type { Instances, Layout, Note, Place } from "../data/contracts";
+import { whole, type Source, type Span } from "../data/types";
 import { element } from "../shared/dom";
 
 /** What the panels may ask of the page. */

@@ -1,7 +1,7 @@
 /** Kernels or operators of a window: a table that sorts, filters and leads to the timeline. */
 
-import { GROUPINGS } from "../data/contracts";
-import type { GroupRow, Instances, Span, TableAnswer } from "../data/types";
+import { GROUPINGS, type Instances, type TableAnswer } from "../data/contracts";
+import type { GroupRow, Span } from "../data/types";
 import { element, fill } from "../shared/dom";
 import { clean, count, percent, time, words } from "../shared/format";
 import { waiting } from "../shared/progress";

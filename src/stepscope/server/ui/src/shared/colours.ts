@@ -3,20 +3,8 @@
  * they are only looked up, and listed in the legend.
  */
 
+import type { Classes, DrawnClass, LegendEntry } from "../data/contracts";
 import { element, swatch } from "./dom";
-
-export interface DrawnClass {
-  key: string;
-  message: string;
-  colour: string;
-}
-
-export interface LegendEntry {
-  key: string;
-  colour: string;
-  message: string;
-  section: string;
-}
 
 /** What is not coloured by any class. */
 const UNKNOWN = "#85898f";
@@ -26,8 +14,8 @@ const meanings = new Map<string, string>();
 let entries: LegendEntry[] = [];
 
 /** Takes the colours that a layout tells. Before anything is drawn. */
-export function learnColours(layout: { classes: DrawnClass[]; legend: LegendEntry[]; causes?: Record<string, string> }): void {
-  for (const [cause, colour] of Object.entries(layout.causes ?? {})) known.set(`idle_${cause}`, colour);
+export function learnColours(layout: Classes): void {
+  for (const [cause, colour] of Object.entries(layout.causes)) known.set(`idle_${cause}`, colour);
   for (const { key, colour } of layout.classes) known.set(key, colour);
   for (const { key, colour } of layout.legend) meanings.set(key, colour);
   entries = layout.legend;

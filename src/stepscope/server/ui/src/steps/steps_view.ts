@@ -1,8 +1,9 @@
 /** The step view: all steps side by side. Holds its state, answers pointer and keys. */
 
+import type { DrawnClass } from "../data/contracts";
 import { COLOURINGS, order, SORTS, type Colouring, type Figures, type Sort, type StepSource } from "../data/steps";
 import { AXIS_PX } from "../shared/canvas";
-import { Colours, type DrawnClass } from "../shared/colours";
+import { Colours } from "../shared/colours";
 import { element, fill } from "../shared/dom";
 import { clean, time } from "../shared/format";
 import { wrong } from "../shared/frame";

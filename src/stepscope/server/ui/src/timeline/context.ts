@@ -1,6 +1,7 @@
 /** What the parts of the timeline know of each other. */
 
-import type { Layout, Source } from "../data/types";
+import type { Layout } from "../data/contracts";
+import type { Source } from "../data/types";
 import type { Actions } from "../panels/explanation";
 import type { View } from "../shared/window";
 import type { Marks } from "./painter";

@@ -1,6 +1,7 @@
 /** Values of counters: with their unit, and at a time. */
 
-import type { TrackInfo, TrackTile } from "../data/types";
+import type { TrackInfo } from "../data/contracts";
+import type { TrackTile } from "../data/types";
 import { bytes, count } from "../shared/format";
 
 /** How names of metrics end, and the unit that message. */

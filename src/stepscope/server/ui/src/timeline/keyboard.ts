@@ -138,7 +138,7 @@ export function commands(timeline: Timeline, parts: Parts): Commands {
     panel: (name) => drawer.toggle(name),
     instance: (step) => void (drawer.shown === "operators" ? drawer.operators : drawer.kernels).step(step),
     link: () => {
-      const link = selection.details?.links?.find(({ ends }) => ends.length);
+      const link = selection.details?.links.find(({ ends }) => ends.length);
       selection.follow(link?.ends[0], "no other link from here");
     },
     mark: () => void notes().mark(),

@@ -1,6 +1,6 @@
 /** A layer above the rows: instances of a table's row, notes, arrows between operators. */
 
-import type { Details, Instances, Note, Place } from "../data/types";
+import type { Details, Instances, Note, Place } from "../data/contracts";
 import { fit, FONT, scaled } from "../shared/canvas";
 import { markColour } from "../shared/colours";
 import { clean } from "../shared/format";

@@ -1,6 +1,7 @@
 /** Draws the timeline: axis above, rows below. Reads state, changes none. */
 
-import type { Place, Row, Source } from "../data/types";
+import type { Place } from "../data/contracts";
+import type { Row, Source } from "../data/types";
 import { fit, FONT, scaled, ticks } from "../shared/canvas";
 import { colourOf, markColour, type Colours } from "../shared/colours";
 import { clean, percent, tick, time } from "../shared/format";

@@ -1,6 +1,7 @@
 /** Pointer and wheel on the timeline: moving, zooming, choosing a range, selecting, the tip. */
 
-import type { Place, Row, Source } from "../data/types";
+import type { Place } from "../data/contracts";
+import type { Row, Source } from "../data/types";
 import { clean } from "../shared/format";
 import { CLICK_PX, follow, showTip, wheelZoom } from "../shared/pointer";
 import type { Timeline } from "./context";

@@ -1,6 +1,6 @@
 /** The search box: finds names, marks what was found, goes from one to the next. */
 
-import type { Hits } from "../data/types";
+import type { Hits } from "../data/contracts";
 import { showHits } from "../panels/explanation";
 import { element, fill } from "../shared/dom";
 import type { Timeline } from "./context";

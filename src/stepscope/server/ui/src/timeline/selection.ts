@@ -1,6 +1,7 @@
 /** What is selected: a slice, or a place that a finding points at; and how one goes on from there. */
 
-import type { Details, Diagnosed, Instance, Place, Row } from "../data/types";
+import type { Details, Diagnosed, Instance, Place } from "../data/contracts";
+import type { Row } from "../data/types";
 import { instanceText, showDetails } from "../panels/explanation";
 import { element, fill } from "../shared/dom";
 import { clean, time, words } from "../shared/format";

@@ -1,6 +1,6 @@
 /** The elements of the timeline: canvases that scroll, the tip, and the names of the tracks beside. */
 
-import type { Place } from "../data/types";
+import type { Place } from "../data/contracts";
 import { element } from "../shared/dom";
 import { CLICK_PX } from "../shared/pointer";
 import { showGutter } from "./track_names";

@@ -1,6 +1,7 @@
 /** Which tracks are shown, in which order, how high. Pure state; drawing is in `canvas.ts`. */
 
-import type { Layout, TrackInfo, TrackTile } from "../data/types";
+import type { Layout, TrackInfo } from "../data/contracts";
+import type { TrackTile } from "../data/types";
 import { ROW_PX, type Bitmap } from "./track_bitmap";
 
 export const GROUP_PX = 24;
