@@ -413,8 +413,8 @@ class Simulation:
         spent = max(int(s.program.work_ns[:, columns].sum()) for s in self.subjects)
         if spent < LEAST_GAIN * before * self.runs[0].steps:
             return []
-        now = self._as_batches_come(self._recorded_or_not(self.subjects, tool))
-        sides = [now, after]
+        today = self._as_batches_come(self._recorded_or_not(self.subjects, tool))
+        sides = [today, after]
         found = []
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
@@ -555,6 +555,10 @@ class Simulation:
     @cached_property
     def _paced_by_workers(self) -> list[bool]:
         """Of each device, whether worker processes bring its batches and cannot keep up."""
+        if (
+            len(self.subjects) > 1
+        ):  # ranks wait for one another, and what is the loader's is not sure
+            return [False] * len(self.subjects)
         return batches.paced_by_workers(self.subjects)
 
     @cached_property
