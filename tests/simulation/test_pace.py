@@ -10,7 +10,7 @@ import pytest
 from tests.support.programs import Item, mark, program, wait
 
 from stepscope.activity.device import GpuTimeline
-from stepscope.simulation import pace
+from stepscope.simulation import batches, pace
 from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
 from stepscope.simulation.model import _range
@@ -85,6 +85,45 @@ def test_what_recording_costs_beyond_its_events_slows_the_host_in_proportion() -
     assert step_ns([twice]) == 180 - 120
     # all that launching takes is gone, and the device sets the pace
     assert step_ns(pace.unrecorded(steps, 6.0)) == 20
+
+
+def test_a_long_stretch_without_events_is_slowed_at_its_begin_only() -> None:
+    """Five launches of 50 with an event of 10 each, and one that plans for 10000."""
+    items = [
+        mark(),
+        *(Item(work=40, call=10, duration=1) for _ in range(5)),
+        Item(work=9990, call=10),
+    ]
+    recorded = np.array([0, *[10] * 6])
+    steps = subjects(items, recording_ns=recorded, recorded_share=0.1)
+    (twice,) = pace.unrecorded(steps, 2.0)
+    short, (long,) = np.split(twice.program.work_ns[1:, C["launch_bound"]], [5])
+    # 10 for the event and a tenth of 50; of the long one a tenth of twelve such stretches
+    np.testing.assert_array_equal(short, 40 - 15)
+    assert long == 9990 - 10 - 60
+
+
+def test_what_is_recorded_beside_launching_is_paid_there_at_its_estimate() -> None:
+    items = [mark(), Item(work=1000, cause="cpu_offload"), Item(work=100, call=20, duration=10)]
+    beside = np.array([0, 200, 0])
+    steps = subjects(items, recording_ns=beside, recording_untraced_ns=beside)
+    assert step_ns(steps) - step_ns(pace.unrecorded(steps, 0.5)) == 100
+    assert step_ns(steps) - step_ns(pace.unrecorded(steps, 3.0)) == 200
+
+
+@pytest.mark.parametrize("lead", [0, 300])
+def test_batches_come_as_often_as_before_however_fast_the_host_is(lead: int) -> None:
+    """Of 1000 the host waits 400; one that launches in half the time waits longer."""
+
+    def job(launch: int) -> list[Subject]:
+        batch = Item(work=400, cause="input_starvation", duration=lead)
+        return subjects([mark(), batch, Item(work=launch, duration=lead)] * 2)
+
+    quick = job(300)
+    assert step_ns(quick) == 700
+    assert step_ns(batches.as_they_come(quick, [True], 1000.0)) == pytest.approx(1000, abs=1)
+    assert batches.as_they_come(quick, [False], 1000.0) is quick
+    assert batches.wait_alike(quick, pace.work_in_another_run(quick, "low")) == [False]
 
 
 def test_a_host_is_no_longer_woken_where_waits_went() -> None:

@@ -9,8 +9,11 @@ from tests.support.build import PID, Build
 
 from stepscope.api import Job
 from stepscope.gaps.profiler_overhead import recorded_events
+from stepscope.intervals.algebra import EMPTY
 from stepscope.simulation import Free, LaunchesFree, pace
+from stepscope.simulation.build import not_launching
 from stepscope.simulation.engine import replay
+from stepscope.simulation.program import C
 from stepscope.simulation.recording import factor_of, profiled_factor
 
 STEPS, LAUNCHES, EACH = 6, 50, 60.0
@@ -70,7 +73,7 @@ def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: floa
         build.range(number * LAUNCHES * each, at + each, f"step_{number}", domain="stepscope")
     simulation = Job([build.trace(tmp_path).folder]).simulation
     readers = [simulation._read_of(0)]
-    factor = profiled_factor(simulation.subjects, simulation.runs, readers)
+    factor = profiled_factor(simulation.subjects, simulation.runs, readers, [EMPTY])
     (subject,) = simulation.subjects
     estimate = subject.program.recording_ns.sum() / simulation.runs[0].steps
     cost = factor * estimate / LAUNCHES
@@ -91,7 +94,9 @@ def test_recording_takes_no_more_than_launching_leaves(tmp_path: Path) -> None:
         if not number % LAUNCHES:
             build.range(at, at + LAUNCHES * each, f"step_{number // LAUNCHES}", domain="stepscope")
     simulation = Job([build.trace(tmp_path).folder]).simulation
-    factor = profiled_factor(simulation.subjects, simulation.runs, [simulation._read_of(0)])
+    factor = profiled_factor(
+        simulation.subjects, simulation.runs, [simulation._read_of(0)], [EMPTY]
+    )
     (subject,) = simulation.subjects
     estimate = subject.program.recording_ns.sum() / simulation.runs[0].steps
     assert factor * estimate / LAUNCHES == pytest.approx(0.75 * 1000 * each, rel=0.03)
@@ -156,3 +161,79 @@ def test_the_factor_that_gains_what_was_measured(
 
 def test_a_device_that_sets_the_pace_says_nothing_of_the_cost() -> None:
     assert factor_of([0.0] * 14, 0.2, 1.0) == 1.0
+
+
+LOADING = "enumerate(DataLoader)#_{}DataLoaderIter.__next__"
+
+
+def profiled(folder: Path, loader: str, *, loads_us: float, operators: int) -> Job:
+    """Steps of 3 ms of launches with two operators each, and a wait for a batch before them."""
+    build, at = Build(), 0.0
+    for number in range(STEPS):
+        begin = at
+        build.range(at, at + loads_us, loader)
+        for n in range(operators):
+            build.operator(at + 2 * n, at + 2 * n + 1, "aten::div")
+        at += loads_us
+        for _ in range(LAUNCHES):
+            build.operator(at + 1, at + 2, "aten::add")
+            build.operator(at + 3, at + 4, "aten::mul")
+            build.kernel(at + 42, at + 47, call=(at + 20, at + 40))
+            at += EACH
+        build.range(begin, at, f"step_{number}", domain="stepscope")
+    return Job([build.trace(folder, source="kineto").folder])
+
+
+@pytest.mark.parametrize(("loader", "paced"), [("MultiProcessing", True), ("SingleProcess", False)])
+def test_workers_bring_batches_no_sooner_where_nothing_is_recorded(
+    tmp_path: Path, loader: str, paced: bool
+) -> None:
+    """3 ms of launching and 4 ms of waiting: without recording the thread waits longer."""
+    simulation = profiled(tmp_path, LOADING.format(loader), loads_us=4_000, operators=0).simulation
+    found = simulation.predict([LaunchesFree()])
+    assert found.unrecorded is not None
+    before, after = found.unrecorded
+    assert simulation.paced_by_workers == paced
+    assert (before == pytest.approx(7_000_000, rel=0.01)) == paced
+    # nor where the host is faster; a repair of the input is another matter
+    assert (after == before) == paced
+    fed = simulation.predict([Free("input_starvation")])
+    assert fed.unrecorded is not None
+    assert fed.unrecorded[1] == pytest.approx(3_000_000 - simulation.recording_ns, rel=0.02)
+
+
+def test_a_wait_for_workers_behind_a_busy_device_paces_nothing(tmp_path: Path) -> None:
+    """The device is busy all the time, with the batch before: it sets the pace."""
+    build, at, end = Build(), 0.0, 5_000.0
+    for number in range(STEPS):
+        begin = at
+        build.range(at, at + 2_000, LOADING.format("MultiProcessing"))
+        at += 2_000
+        for _ in range(LAUNCHES):
+            build.kernel(end, end + 80, call=(at + 20, at + 40))
+            at, end = at + 40, end + 80
+        build.range(begin, at, f"step_{number}", domain="stepscope")
+    simulation = Job([build.trace(tmp_path, source="kineto").folder]).simulation
+    assert simulation.subjects[0].program.work_ns[:, C["input_starvation"]].sum() > 0
+    assert not simulation.paced_by_workers
+
+
+def test_operators_of_a_loader_on_the_thread_cost_launching_nothing(tmp_path: Path) -> None:
+    """A thousand of them in 4 ms: what recording costs of launching stays the same."""
+    found = []
+    for operators in (0, 1000):
+        folder = tmp_path / str(operators)
+        folder.mkdir()
+        name = LOADING.format("SingleProcess")
+        simulation = profiled(folder, name, loads_us=4_000, operators=operators).simulation
+        fed = simulation.predict([Free("input_starvation")])
+        assert fed.unrecorded is not None
+        found.append(fed.unrecorded)
+        (_, e), run, read = simulation.devices[0], simulation.runs[0], simulation._read_of(0)
+        beside = recorded_events(e.gpu, read, run.begin_ns, run.end_ns, not_launching(e, read, run))
+        # the thread is silent until the first launch: its two operators are not apart from that
+        assert beside.operators == 2 * (LAUNCHES - 1) * run.steps
+    (without, after), (with_them, same) = found
+    assert same == pytest.approx(after, rel=0.001)
+    # they were recorded where the batch is made, by the estimate of 0.8 us each
+    assert without - with_them == pytest.approx(800_000, rel=0.02)

@@ -195,8 +195,8 @@ class Build:
         ends = [row["end_ns"] for rows in self.rows.values() for row in rows if "end_ns" in row]
         write_meta(
             target,
-            Meta(source="nsys", rows=known, window_end_ns=max(ends), problems=problems.problems(),
-                 **meta),
+            Meta(rows=known, window_end_ns=max(ends), problems=problems.problems(),
+                 **{"source": "nsys", **meta}),
         )  # fmt: skip
         return Trace(target)
 

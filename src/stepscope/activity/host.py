@@ -95,9 +95,13 @@ class HostTimeline:
 def loads_by_itself(host: HostSide) -> bool:
     """Whether PyTorch's DataLoader loads on the thread that asks, without worker processes."""
     names = {*host.ranges.texts.get("name", ()), *host.thread_names}
-    return any(map(words.LOADER_WITHOUT_WORKERS.search, names)) and not any(
-        map(words.LOADER_WITH_WORKERS.search, names)
-    )
+    return any(map(words.LOADER_WITHOUT_WORKERS.search, names)) and not has_workers(host)
+
+
+def has_workers(host: HostSide) -> bool:
+    """Whether PyTorch's DataLoader has worker processes."""
+    names = {*host.ranges.texts.get("name", ()), *host.thread_names}
+    return any(map(words.LOADER_WITH_WORKERS.search, names))
 
 
 def blocking_calls(gpu: GpuTimeline) -> Blocking:

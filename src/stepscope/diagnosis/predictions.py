@@ -104,7 +104,8 @@ def simulated(
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
     if change is None or not _typical(simulation):
-        return arithmetic(case, cause_id, detection, simulation.recording_ns)
+        hidden = cause_id == "input_starvation" and simulation.paced_by_workers
+        return arithmetic(case, cause_id, detection, simulation.recording_ns, hidden=hidden)
     found = _replayed(simulation, case, cause_id, detection, change)
     if detection.further is not None:
         found = _with_further(simulation, case, cause_id, detection, found)
@@ -242,7 +243,12 @@ def _typical(simulation: Simulation) -> bool:
 
 
 def arithmetic(
-    case: Case, cause_id: str, detection: Detection, recording_ns: float = 0.0
+    case: Case,
+    cause_id: str,
+    detection: Detection,
+    recording_ns: float = 0.0,
+    *,
+    hidden: bool = False,
 ) -> Predicted:
     """The step less the cause's time, but not less than what the device executes anyway.
 
@@ -251,8 +257,12 @@ def arithmetic(
         cause_id: the cause.
         detection: what was seen of it.
         recording_ns: what recording costs of the step, in which the cause has no part, ns.
+        hidden: whether the cause's time hides that: a wait for workers that is as much longer where
+            nothing is recorded.
     """
-    before, time = max(case.step_ns - recording_ns, 1.0), detection.time_ns
+    before, time = max(case.step_ns - recording_ns, 1.0), float(detection.time_ns)
+    if hidden:
+        before, time = before + recording_ns, time + recording_ns
     if detection.floor_ns is not None:
         floor = detection.floor_ns
     else:  # a repair inside the kernels changes what the device executes

@@ -31,6 +31,8 @@ from typing import Final, Literal
 import numpy as np
 
 from stepscope.activity.device import GpuTimeline, Reader
+from stepscope.activity.host import inside
+from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import IntArray
 
@@ -357,16 +359,29 @@ class RecordedEvents:
         return min(cost * slowness, LARGEST_PART_OF_LAUNCHING * launching_ns)
 
 
-def recorded_events(gpu: GpuTimeline, read: Reader, begin_ns: int, end_ns: int) -> RecordedEvents:
-    """What torch.profiler recorded of a device's launching threads between two times."""
+def recorded_events(
+    gpu: GpuTimeline, read: Reader, begin_ns: int, end_ns: int, without: Intervals = EMPTY
+) -> RecordedEvents:
+    """What torch.profiler recorded of a device's launching threads between two times.
+
+    Args:
+        gpu: the device.
+        read: gives tables as frames.
+        begin_ns: begin of the window.
+        end_ns: its end.
+        without: what begins in these is not counted.
+    """
 
     def begun(table: str) -> int:
         rows = read(table, "process_id", "thread_id", "start_ns")
         mine = among(rows["thread_id"], gpu.host.launch_threads)
         mine &= (rows["process_id"] == gpu.process_id) & (rows["start_ns"] >= begin_ns)
-        return int((mine & (rows["start_ns"] < end_ns)).sum())
+        mine &= (rows["start_ns"] < end_ns) & ~inside(without, rows["start_ns"])
+        return int(mine.sum())
 
-    called = gpu.call[(gpu.enqueue_begin_ns >= begin_ns) & (gpu.enqueue_begin_ns < end_ns)]
+    enqueued = gpu.enqueue_begin_ns
+    mine = (enqueued >= begin_ns) & (enqueued < end_ns) & ~inside(without, enqueued)
+    called = gpu.call[mine]
     launches = len(distinct_values(called[called >= 0]))
     slower = host_pace(gpu, read)
     return RecordedEvents(begun("operator"), launches, begun("python_function"), slower)

@@ -12,7 +12,7 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
-from stepscope.activity.host import blocking_calls, host_timeline, inside
+from stepscope.activity.host import HostTimeline, blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
 from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead, call_cost_ns
@@ -481,10 +481,7 @@ def _host_work(
 ) -> tuple[IntArray, IntArray, IntArray]:
     """Host time before each item by cause; and recording cost in it and in the item's call."""
     gpu = e.gpu
-    step = (run.end_ns - run.begin_ns) // run.steps
-    timeline = host_timeline(gpu, run.begin_ns, run.end_ns, step, input_time(gpu, read))
-    begins = e.steps.begin_ns[run.first : run.last + 1]
-    timeline = without_noise(timeline, gpu, begins, e.loop)
+    timeline = _timeline(e, read, run)
     cause = np.array([C[CAUSE_OF_LABEL[label]] for label in h.LABELS])[timeline.label]
     untraced = np.flatnonzero(timeline.label == h.LABELS.index(h.UNTRACED_CPU))
     if len(untraced):
@@ -509,12 +506,34 @@ def _host_work(
         none = np.zeros(len(at), np.int64)
         return work, none, none
     total = recording.between(begin, np.append(run.end_ns, until[1:]))
-    quiet_at = np.searchsorted(timeline.quiet[0], recording.at_ns, side="right") - 1
-    in_quiet = quiet_at >= 0
-    in_quiet &= recording.at_ns < np.append(timeline.quiet[1], 0)[quiet_at]
+    apart = inside(_apart(timeline, attributed), recording.at_ns)
     costs = np.diff(recording.total_ns, prepend=0)
-    quiet = RecordingOverhead(recording.at_ns[in_quiet], np.cumsum(costs[in_quiet]))
-    return work, total, quiet.between(begin, stop)
+    beside = RecordingOverhead(recording.at_ns[apart], np.cumsum(costs[apart]))
+    return work, total, beside.between(begin, np.append(run.end_ns, until[1:]))
+
+
+def _timeline(e: Explanation, read: Reader, run: Run) -> HostTimeline:
+    """What the host did in a run of steps."""
+    step = (run.end_ns - run.begin_ns) // run.steps
+    timeline = host_timeline(e.gpu, run.begin_ns, run.end_ns, step, input_time(e.gpu, read))
+    begins = e.steps.begin_ns[run.first : run.last + 1]
+    return without_noise(timeline, e.gpu, begins, e.loop)
+
+
+def not_launching(e: Explanation, read: Reader, run: Run) -> Intervals:
+    """When the host of a run does what is no launching.
+
+    Those are long silences, getting input, and the events that own their time. What is recorded
+    meanwhile (operators of a loader on the training thread, or of an optimizer on the CPU) is paid
+    for there, and costs launching nothing.
+    """
+    return _apart(_timeline(e, read, run), _together(e.events.values()))
+
+
+def _apart(timeline: HostTimeline, attributed: Intervals) -> Intervals:
+    getting = timeline.label == h.LABELS.index(h.INPUT)
+    sets = [timeline.quiet, attributed, (timeline.start_ns[getting], timeline.end_ns[getting])]
+    return _together(sets)
 
 
 def _of_calls(e: Explanation) -> RecordingOverhead:

@@ -428,6 +428,17 @@ def launches_free(subject: Subject, bound: Bound) -> Subject:
     )
 
 
+NOT_LAUNCHING: Final = (
+    "host_compute",
+    "input_starvation",
+    "checkpoint_stall",
+    "cpu_offload",
+    "compilation_or_warmup",
+    "gil_contention",
+)
+"""What the host does where events are recorded that are no part of launching."""
+
+
 def _unrecorded(subject: Subject, bound: Bound) -> Subject:
     return without_recording(subject, RECORDING_FACTOR[bound])
 
@@ -437,7 +448,8 @@ def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
 
     The estimate is what events cost, and is paid where they are. What recording costs beyond it is
     no event's: code and buffers push those of the program out of the caches, and a thread that
-    writes takes its share of the memory. It slows whatever the host does, in proportion.
+    writes takes its share of the memory. It slows what the host does between events, in proportion;
+    but of a long stretch in which nothing is recorded only the begin.
 
     Args:
         subject: the program.
@@ -446,11 +458,12 @@ def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
     program = subject.program
     work = own_work(program)
     work[:, C["profiler_overhead"]] = 0
-    untraced = (program.recording_untraced_ns * factor).astype(np.int64)
+    # a loader or an optimizer on the CPU does one thing over and over, as the estimate's loops did
+    untraced = (program.recording_untraced_ns * min(factor, 1.0)).astype(np.int64)
     of_events = (program.recording_ns - program.recording_untraced_ns) * min(factor, 1.0)
     beyond = max(factor - 1.0, 0.0) * program.recorded_share
-    rest = (of_events + beyond * launching_ns(program)).astype(np.int64)
-    for cause in ("host_compute", "input_starvation"):
+    rest = (of_events + beyond * _between_events_ns(program)).astype(np.int64)
+    for cause in NOT_LAUNCHING:
         taken = np.minimum(untraced, work[:, C[cause]])
         work[:, C[cause]] -= taken
         untraced -= taken
@@ -459,6 +472,25 @@ def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
     work[:, C["launch_bound"]] -= taken
     rest -= taken
     return subject.becomes(work_ns=work, call_ns=call - np.minimum(rest, call))
+
+
+def _between_events_ns(program: Program) -> IntArray:
+    """What enqueueing costs the host, of long stretches for what is recorded in them so much only.
+
+    A stretch is long as it is where a silence is (``host.LONG_UNTRACED_FACTOR``): many times the
+    median of the process. A cache that recording has emptied is full again by then, and a library
+    that plans or computes meets no recorder until it returns.
+    """
+    launching = launching_ns(program)
+    recorded = program.recording_ns - program.recording_untraced_ns
+    known = (recorded > 0) & (launching > 0)
+    if not known.any():
+        return launching
+    usual = float(np.median(launching[known] / recorded[known]))
+    found: IntArray = np.minimum(launching, h.LONG_UNTRACED_FACTOR * usual * recorded).astype(
+        np.int64
+    )
+    return found
 
 
 def launching_ns(program: Program) -> IntArray:

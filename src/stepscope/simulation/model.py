@@ -19,9 +19,9 @@ from stepscope.breakdown.repaired import uncertain_share
 from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
+from stepscope.simulation import batches, graphs, pace, ranks
 from stepscope.simulation import changes as edit
-from stepscope.simulation import graphs, pace, ranks
-from stepscope.simulation.build import Run, build, run_of
+from stepscope.simulation.build import Run, build, not_launching, run_of
 from stepscope.simulation.changes import Bound, Change, Subject
 from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
@@ -413,7 +413,8 @@ class Simulation:
         spent = max(int(s.program.work_ns[:, columns].sum()) for s in self.subjects)
         if spent < LEAST_GAIN * before * self.runs[0].steps:
             return []
-        sides = [self._recorded_or_not(self.subjects, tool), after]
+        today = self._as_batches_come(self._recorded_or_not(self.subjects, tool))
+        sides = [today, after]
         found = []
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
@@ -445,10 +446,17 @@ class Simulation:
 
     @property
     def recording_ns(self) -> float:
-        """What recording costs of the replayed step, by the estimate, ns."""
+        """What recording costs of the replayed step but for waits for workers, ns; an estimate."""
         if not pace.is_recorded(self.subjects):
             return 0.0
-        return max(slowest_ns(self.unchanged) - self._before_ns("expected"), 0.0)
+        subjects = self._recorded_or_not(self.subjects, "expected")
+        (replayed,) = steps_of([[s.program for s in subjects]])
+        return max(slowest_ns(self.unchanged) - max(r.step_ns for r in replayed), 0.0)
+
+    @property
+    def paced_by_workers(self) -> bool:
+        """Whether processes that make batches set the pace: the step is no shorter unrecorded."""
+        return any(self._paced_by_workers)
 
     def _before_ns(
         self, tool: Bound | None, pace_of: Bound = "expected", sets: Sequence[Edit] = ()
@@ -471,6 +479,7 @@ class Simulation:
     def _paced_ns(self, subjects: list[Subject], tool: Bound | None, pace_of: Bound) -> float:
         """The step of some programs at a pace of the host, recorded or not, ns."""
         subjects = pace.at_pace(self._recorded_or_not(subjects, tool), pace_of)
+        subjects = self._as_batches_come(subjects)
         replayed = steps_of([[s.program for s in subjects]])[0]
         return max(r.step_ns for r in replayed)
 
@@ -522,7 +531,35 @@ class Simulation:
             subjects = [edit.without_inferred(s) for s in subjects]
         woken = pace.no_longer_woken(self.subjects, subjects)
         subjects = self._recorded_or_not(subjects, tool)
-        return pace.at_pace(subjects, pace_of, woken=woken)
+        subjects = pace.at_pace(subjects, pace_of, woken=woken)
+        sets = [c for c in changes if isinstance(c, Edit)]
+        # who gets input in another way is no longer paced by it
+        alike = [True] * len(changed) if sets else batches.wait_alike(self.subjects, changed)
+        return self._as_batches_come(subjects, sets, alike)
+
+    def _as_batches_come(
+        self,
+        subjects: list[Subject],
+        sets: Sequence[Edit] = (),
+        alike: Sequence[bool] | None = None,
+    ) -> list[Subject]:
+        """Programs that wait for batches as long as the workers take, however soon they ask."""
+        paced = self._paced_by_workers
+        if alike is not None:
+            paced = [a and b for a, b in zip(paced, alike, strict=True)]
+        if subjects is self.subjects or not any(paced):
+            return subjects
+        period = slowest_ns(self.unchanged) * math.prod(one.batches for one in sets)
+        return batches.as_they_come(subjects, paced, period)
+
+    @cached_property
+    def _paced_by_workers(self) -> list[bool]:
+        """Of each device, whether worker processes bring its batches and cannot keep up."""
+        if (
+            len(self.subjects) > 1
+        ):  # ranks wait for one another, and what is the loader's is not sure
+            return [False] * len(self.subjects)
+        return batches.paced_by_workers(self.subjects)
 
     @cached_property
     def recording_factor(self) -> dict[Bound, float]:
@@ -541,7 +578,11 @@ class Simulation:
             estimated = of_calls(e.tool.unit.tool)
         else:
             readers = [self._read_of(rank) for rank, _ in self.devices]
-            by_part = profiled_factor(self.subjects, self.runs, readers)
+            apart = [
+                not_launching(e, read, run)
+                for (_, e), read, run in zip(self.devices, readers, self.runs, strict=True)
+            ]
+            by_part = profiled_factor(self.subjects, self.runs, readers, apart)
             estimated = {bound: by_part * part for bound, part in PROFILED.items()}
         if e.measured is None or self._paced_by_input(self.subjects):
             return estimated

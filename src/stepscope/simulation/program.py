@@ -64,7 +64,7 @@ class Program:
             the first item is the host time after the last one.
         call_ns: host time inside the item's call, without waiting.
         recording_ns: part of both that is the estimated cost of recording.
-        recording_untraced_ns: of that, what was recorded during long silences.
+        recording_untraced_ns: of that, what was recorded while the host did not launch.
         stream: number of the operation's stream.
         latency_ns: from the begin of the call to the earliest start of the operation.
         kernel_gap_ns: from the end of the predecessor on the stream to the earliest start.

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stepscope.activity.device import Reader
+from stepscope.activity.host import inside
 from stepscope.gaps.profiler_overhead import UNIT_COSTS, recorded_events
+from stepscope.intervals.algebra import Intervals
 from stepscope.simulation import pace
 from stepscope.simulation.build import Run
 from stepscope.simulation.changes import Bound, Subject
@@ -40,7 +42,10 @@ _ALIKE: Final = 0.005
 
 
 def profiled_factor(
-    subjects: Sequence[Subject], runs: Sequence[Run], readers: Sequence[Reader]
+    subjects: Sequence[Subject],
+    runs: Sequence[Run],
+    readers: Sequence[Reader],
+    apart: Sequence[Intervals],
 ) -> float:
     """What torch.profiler costs over its estimate, by the part of launching that goes to recording.
 
@@ -51,14 +56,14 @@ def profiled_factor(
         subjects: the unchanged programs, one a device.
         runs: the replayed steps of each.
         readers: gives tables of each.
+        apart: when the host of each did something else (``build.not_launching``).
     """
     cost = estimate = 0.0
-    for subject, run, read in zip(subjects, runs, readers, strict=True):
+    for subject, run, read, beside in zip(subjects, runs, readers, apart, strict=True):
         program, gpu = subject.program, subject.gpu
-        launching = (
-            program.work_ns[:, C["launch_bound"]].sum() + program.call_ns[subject.is_op].sum()
-        )
-        recorded = recorded_events(gpu, read, run.begin_ns, run.end_ns)
+        calls = subject.is_op & ~inside(beside, program.at_ns)
+        launching = program.work_ns[:, C["launch_bound"]].sum() + program.call_ns[calls].sum()
+        recorded = recorded_events(gpu, read, run.begin_ns, run.end_ns, beside)
         cost += recorded.cost_ns(float(launching))
         estimate += float((program.recording_ns - program.recording_untraced_ns).sum())
     return cost / estimate if cost and estimate else 1.0

@@ -51,6 +51,11 @@ class Accumulate(Edit):
         """Samples of a step over those before."""
         return float(self.times)
 
+    @property
+    def batches(self) -> float:
+        """What workers make for a step over that before."""
+        return float(self.times)
+
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with forward and backward repeated."""
         stride = highest_instance(subjects)

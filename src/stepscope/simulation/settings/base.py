@@ -83,6 +83,11 @@ class Edit(SettingChange):
     paces_input: bool = False
     """Whether it says how long input takes."""
 
+    @property
+    def batches(self) -> float:
+        """What workers make for a step over that before; 0 where it says how fast they do."""
+        return 1.0
+
     @abstractmethod
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with the setting.

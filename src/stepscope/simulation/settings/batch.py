@@ -69,6 +69,11 @@ class Batch(Edit):
         """Samples of a step over those before."""
         return self.factor
 
+    @property
+    def batches(self) -> float:
+        """What workers make for a step over that before."""
+        return self.factor
+
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with another batch."""
         return [

@@ -72,6 +72,11 @@ class AsMeasured(Edit):
         return self.setting.paces_input
 
     @property
+    def batches(self) -> float:
+        """That of the setting."""
+        return self.setting.batches
+
+    @property
     def text(self) -> str:  # type: ignore[override]
         """In words."""
         return f"{self.setting.text} (kernels as in {self.source}, captured with {self.seen.text})"

@@ -44,6 +44,7 @@ class Workers(Edit):
     now: int | None = None
     order = 2
     paces_input = True
+    batches = 0.0
 
     @property
     def text(self) -> str:  # type: ignore[override]
