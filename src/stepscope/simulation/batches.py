@@ -8,7 +8,6 @@ repair is about the input, the step is no shorter than it was. Time on the train
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -30,34 +29,18 @@ _ALIKE: Final = 0.001
 """Share of the step that is not worth another round."""
 
 
-_AS_LONG: Final = 0.5
-"""A rank that waits for input for a smaller part of what another one does waits for that rank, too:
-its own workers keep up."""
-
-
-def paced_by_workers(subjects: Sequence[Subject]) -> list[bool]:
-    """Of each rank, whether worker processes bring its batches and cannot keep up.
+def paced_by_workers(subject: Subject) -> bool:
+    """Whether worker processes bring the batches of a program and cannot keep up.
 
     They cannot where the thread waits for them again and again: several workers that began together
     are late together. Where one batch in a long while is late, the others were ready, and a faster
-    step asks for them sooner and gets them. In a job the rank whose workers are slowest waits for
-    nobody else.
+    step asks for them sooner and gets them.
     """
-    waited = [_waited_ns(subject) for subject in subjects]
-    most = max(waited)
-    found = [
-        0 < ns >= _AS_LONG * most and _again_and_again(subject)
-        for subject, ns in zip(subjects, waited, strict=True)
-    ]
-    if not any(found):
-        return found
+    if not _again_and_again(subject):
+        return False
     # a wait that hides behind a busy device paces nothing
-    fed = [_fed(s) if one else s for s, one in zip(subjects, found, strict=True)]
-    now, then = (
-        max(r.step_ns for r in replayed)
-        for replayed in steps_of([[s.program for s in job] for job in (list(subjects), fed)])
-    )
-    return found if now - then >= LONG_UNTRACED_STEP_SHARE * now else [False] * len(found)
+    now, then = (r.step_ns for (r,) in steps_of([[subject.program], [_fed(subject).program]]))
+    return now - then >= LONG_UNTRACED_STEP_SHARE * now
 
 
 def _fed(subject: Subject) -> Subject:
@@ -78,38 +61,28 @@ def _again_and_again(subject: Subject) -> bool:
     return bool(enough and late >= max(2.0, RECURS_IN * len(waited)))
 
 
-def _waited_ns(subject: Subject) -> int:
-    return int(subject.program.work_ns[:, _INPUT].sum())
+def waits_alike(before: Subject, after: Subject) -> bool:
+    """Whether a program gets input as before."""
+    waited, then = (int(s.program.work_ns[:, _INPUT].sum()) for s in (before, after))
+    return waited == then
 
 
-def wait_alike(before: Sequence[Subject], after: Sequence[Subject]) -> list[bool]:
-    """Of each rank, whether it gets input as before."""
-    return [_waited_ns(one) == _waited_ns(other) for one, other in zip(before, after, strict=True)]
-
-
-def as_they_come(subjects: list[Subject], paced: list[bool], period_ns: float) -> list[Subject]:
-    """The same programs, with waits for batches that are as much longer as their steps are shorter.
+def as_they_come(subject: Subject, period_ns: float) -> Subject:
+    """The same program, with waits for batches that are as much longer as its steps are shorter.
 
     Args:
-        subjects: changed programs, one a device.
-        paced: of each, whether workers pace it.
+        subject: a changed program.
         period_ns: the step in which the workers bring what it needs.
     """
     for _ in range(_ROUNDS):
-        waits = [
-            bool(one and s.program.work_ns[:, _INPUT].any())
-            for s, one in zip(subjects, paced, strict=True)
-        ]
-        if not any(waits):
-            return subjects
-        (replayed,) = steps_of([[s.program for s in subjects]])
-        missing = period_ns - max(r.step_ns for r in replayed)
+        if not subject.program.work_ns[:, _INPUT].any():
+            return subject
+        ((replayed,),) = steps_of([[subject.program]])
+        missing = period_ns - replayed.step_ns
         if missing <= _ALIKE * period_ns:
-            return subjects
-        subjects = [
-            _waits_longer(s, missing) if one else s for s, one in zip(subjects, waits, strict=True)
-        ]
-    return subjects
+            return subject
+        subject = _waits_longer(subject, missing)
+    return subject
 
 
 def _waits_longer(subject: Subject, more_ns: float) -> Subject:

@@ -453,10 +453,13 @@ class Simulation:
         (replayed,) = steps_of([[s.program for s in subjects]])
         return max(slowest_ns(self.unchanged) - max(r.step_ns for r in replayed), 0.0)
 
-    @property
+    @cached_property
     def paced_by_workers(self) -> bool:
-        """Whether processes that make batches set the pace: the step is no shorter unrecorded."""
-        return any(self._paced_by_workers)
+        """Whether processes that make batches set the pace: the step is no shorter unrecorded.
+
+        Not of a job: its ranks wait for one another, and what is the loader's is not sure.
+        """
+        return len(self.subjects) == 1 and batches.paced_by_workers(self.subjects[0])
 
     def _before_ns(
         self, tool: Bound | None, pace_of: Bound = "expected", sets: Sequence[Edit] = ()
@@ -533,33 +536,29 @@ class Simulation:
         subjects = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(subjects, pace_of, woken=woken)
         sets = [c for c in changes if isinstance(c, Edit)]
-        # who gets input in another way is no longer paced by it
-        alike = [True] * len(changed) if sets else batches.wait_alike(self.subjects, changed)
-        return self._as_batches_come(subjects, sets, alike)
+        return self._as_batches_come(subjects, sets, changed)
 
     def _as_batches_come(
         self,
         subjects: list[Subject],
         sets: Sequence[Edit] = (),
-        alike: Sequence[bool] | None = None,
+        changed: Sequence[Subject] = (),
     ) -> list[Subject]:
-        """Programs that wait for batches as long as the workers take, however soon they ask."""
-        paced = self._paced_by_workers
-        if alike is not None:
-            paced = [a and b for a, b in zip(paced, alike, strict=True)]
-        if subjects is self.subjects or not any(paced):
+        """Programs that wait for batches as long as the workers take, however soon they ask.
+
+        Args:
+            subjects: changed programs.
+            sets: settings among the changes.
+            changed: what the changes alone made of the programs; empty where there are none.
+        """
+        if subjects is self.subjects or not self.paced_by_workers:
+            return subjects
+        (subject,) = subjects
+        # who gets input in another way is no longer paced by it
+        if changed and not sets and not batches.waits_alike(self.subjects[0], changed[0]):
             return subjects
         period = slowest_ns(self.unchanged) * math.prod(one.batches for one in sets)
-        return batches.as_they_come(subjects, paced, period)
-
-    @cached_property
-    def _paced_by_workers(self) -> list[bool]:
-        """Of each device, whether worker processes bring its batches and cannot keep up."""
-        if (
-            len(self.subjects) > 1
-        ):  # ranks wait for one another, and what is the loader's is not sure
-            return [False] * len(self.subjects)
-        return batches.paced_by_workers(self.subjects)
+        return [batches.as_they_come(subject, period)]
 
     @cached_property
     def recording_factor(self) -> dict[Bound, float]:
