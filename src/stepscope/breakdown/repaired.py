@@ -27,3 +27,19 @@ def uncertain_share(ratio: float, *others: float) -> float:
         others: further shares, independent of these.
     """
     return math.hypot(RUN_TO_RUN, OF_THE_GAIN * max(1.0 - ratio, 0.0), *others)
+
+
+def widened(after: float, low: float, high: float, before: float) -> tuple[float, float]:
+    """The ends of a range, with what is uncertain of every repair; both are independent.
+
+    Args:
+        after: expected step after the repair.
+        low: lower end by what is known of this repair; counts where it lies below ``after``.
+        high: upper end likewise.
+        before: the step before it.
+    """
+    error = after * uncertain_share(after / before)
+    return (
+        after - math.hypot(max(after - low, 0.0), error),
+        after + math.hypot(max(high - after, 0.0), error),
+    )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from stepscope.breakdown.recurrence import Recurrence, of_idle_time
-from stepscope.breakdown.repaired import uncertain_share
+from stepscope.breakdown.repaired import widened
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
@@ -273,11 +273,7 @@ def arithmetic(
     low = max(least, before - time - detection.uncertain_ns)
     high = min(before, before - detection.direct_ns + detection.added_ns)
     # two runs of one program differ, and the repair changes more than what is repaired
-    error = after * uncertain_share(after / before)
-    low, high = (
-        after - math.hypot(max(after - low, 0.0), error),
-        after + math.hypot(max(high - after, 0.0), error),
-    )
+    low, high = widened(after, low, high, before)
     scale = case.step_ns / before
     apart = (before, after) if recording_ns else None
     found = Predicted(after * scale, low * scale, min(high * scale, case.step_ns), None, apart)

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.breakdown.repaired import uncertain_share
+from stepscope.breakdown.repaired import widened
 from stepscope.collectives.match import Matched
 from stepscope.intervals.distinct import values_without
 from stepscope.jobs.digest import Digest
@@ -79,9 +79,8 @@ def finding(
         communicators = [
             short_group(",".join(map(str, matched.channels[k].ranks))) for k in seen.communicators
         ]
-    predicted, (low, high) = step - seen.gain_ns, seen.bounds_ns
-    less, more = max(high - seen.gain_ns, 0.0), max(seen.gain_ns - low, 0.0)
-    error = predicted * uncertain_share(predicted / step if step else 1.0)
+    predicted, (least, most) = step - seen.gain_ns, seen.bounds_ns
+    low, high = widened(predicted, step - most, step - least, max(step, 1.0))
     if seen.reason:
         message = _lateness_text(
             seen, ranks, place, evidence, step, len(times.parts), communicators
@@ -102,8 +101,8 @@ def finding(
         time_ns_per_step=round(seen.cost_ns),
         share_of_step=round(seen.cost_ns / step, 4) if step else 0.0,
         predicted_step_ns=round(predicted),
-        prediction_low_ns=round(max(predicted - float(np.hypot(less, error)), 0.0)),
-        prediction_high_ns=round(min(predicted + float(np.hypot(more, error)), step)),
+        prediction_low_ns=round(max(low, 0.0)),
+        prediction_high_ns=round(min(high, step)),
         score=float(seen.texts["score"]) if link else _known(late.score if late else None),
         threshold=float(seen.texts["bound"]) if link else _known(late.bound if late else None),
         where=seen.texts.get("where", "") or _where(seen, digests),
