@@ -8,7 +8,7 @@ nothing shows a framework makes its own calls, and advice names those.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from typing import Final
@@ -30,29 +30,44 @@ def is_jax(gpu: GpuTimeline) -> bool:
     return bool(gpu.host.ranges.matches("name", _XLA).any())
 
 
-def in_jax(*advice: str) -> Callable[[Detect], Detect]:
-    """Give other advice where the program is one of JAX.
+def advised_where(
+    applies: Callable[[Case], bool],
+    advice: Sequence[str],
+    adapted: Callable[[Detection], Detection],
+) -> Callable[[Detect], Detect]:
+    """Give other advice about some programs.
 
     Args:
+        applies: whether a program is one of them; asked where something was found.
         advice: what to change, most effective first.
+        adapted: what else changes.
     """
 
     def around(detect: Detect) -> Detect:
         @wraps(detect)
         def detected(case: Case) -> Detection | None:
             found = detect(case)
-            if found is None or not is_jax(case.explanation.gpu):
+            if found is None or not applies(case):
                 return found
-            capture = found.next_capture
-            return replace(
-                found,
-                recommendations=list(advice),
-                next_capture=_INSTEAD.get(capture or "", capture),
-            )
+            return replace(adapted(found), recommendations=list(advice))
 
         return detected
 
     return around
+
+
+def in_jax(*advice: str) -> Callable[[Detect], Detect]:
+    """Give other advice where the program is one of JAX.
+
+    Args:
+        advice: what to change, most effective first.
+    """
+    return advised_where(lambda case: is_jax(case.explanation.gpu), advice, _with_collector)
+
+
+def _with_collector(found: Detection) -> Detection:
+    capture = found.next_capture
+    return replace(found, next_capture=_INSTEAD.get(capture or "", capture))
 
 
 _TORCH: Final = re.compile(
@@ -82,19 +97,12 @@ def in_cuda(*advice: str) -> Callable[[Detect], Detect]:
     Args:
         advice: what to change, most effective first.
     """
+    return advised_where(is_own_program, advice, of_no_training)
 
-    def around(detect: Detect) -> Detect:
-        @wraps(detect)
-        def detected(case: Case) -> Detection | None:
-            found = detect(case)
-            if found is None or not is_own_program(case):
-                return found
-            message = found.message.replace("training thread", "launching thread")
-            return replace(found, message=message, recommendations=list(advice))
 
-        return detected
-
-    return around
+def of_no_training(found: Detection) -> Detection:
+    """What was found, of a program that does not train."""
+    return replace(found, message=found.message.replace("training thread", "launching thread"))
 
 
 def for_program(command: str | None, case: Case) -> str | None:

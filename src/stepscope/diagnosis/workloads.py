@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from functools import wraps
 
-from stepscope.diagnosis.cause import Case, Detection
-from stepscope.diagnosis.frameworks import is_jax
-
-Detect = Callable[[Case], Detection | None]
+from stepscope.diagnosis.cause import Case
+from stepscope.diagnosis.frameworks import Detect, advised_where, is_jax, of_no_training
 
 
 def in_inference(*advice: str) -> Callable[[Detect], Detect]:
@@ -18,17 +14,9 @@ def in_inference(*advice: str) -> Callable[[Detect], Detect]:
     Args:
         advice: what to change, most effective first.
     """
+    return advised_where(_infers, advice, of_no_training)
 
-    def around(detect: Detect) -> Detect:
-        @wraps(detect)
-        def detected(case: Case) -> Detection | None:
-            found = detect(case)
-            e = case.explanation
-            if found is None or not e.workload.infers or is_jax(e.gpu):
-                return found
-            message = found.message.replace("training thread", "launching thread")
-            return replace(found, message=message, recommendations=list(advice))
 
-        return detected
-
-    return around
+def _infers(case: Case) -> bool:
+    e = case.explanation
+    return e.workload.infers and not is_jax(e.gpu)
