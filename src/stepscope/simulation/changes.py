@@ -157,7 +157,16 @@ class LoadedBeside:
 
 @dataclass(frozen=True)
 class OverlapCommunication:
-    """Communication is hidden behind compute as far as dependencies allow."""
+    """Communication is hidden behind compute as far as dependencies allow.
+
+    Attributes:
+        of: what is communicated, which says what it can hide behind. ``gradients``: sums of
+            gradients, ready one after the other in the backward pass, and parameters that are
+            gathered. ``path``: what the next kernel works on, so that the batch has to be cut for
+            it. ``any`` where that is not known.
+    """
+
+    of: Literal["any", "gradients", "path"] = "any"
 
 
 @dataclass(frozen=True)
@@ -613,7 +622,7 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
     if bound != "low":
         return freed
     down = ops.equals("copy_kind", "DtoH")[row]
-    return _on_own_stream(_on_own_stream(freed, copies & ~down, after=False), copies & down)
+    return on_own_stream(on_own_stream(freed, copies & ~down, after=False), copies & down)
 
 
 def _saved_beside(subject: Subject, bound: Bound) -> Subject:
@@ -625,7 +634,7 @@ def _saved_beside(subject: Subject, bound: Bound) -> Subject:
         return freed
     delay = np.where(copies, 0, program.delay_ns)
     pinned = freed.becomes(duration_ns=_pinned_ns(freed, copies), delay_ns=delay)
-    return _on_own_stream(pinned, copies)
+    return on_own_stream(pinned, copies)
 
 
 def _pinned_ns(subject: Subject, copies: BoolArray, slower: float = 1.0) -> IntArray:
@@ -639,7 +648,7 @@ def _pinned_ns(subject: Subject, copies: BoolArray, slower: float = 1.0) -> IntA
     return np.where(faster, np.minimum(pinned_ns, program.duration_ns), program.duration_ns)
 
 
-def _on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) -> Subject:
+def on_own_stream(subject: Subject, moved: BoolArray, *, after: bool = True) -> Subject:
     """Move operations to a new stream.
 
     Args:
@@ -668,33 +677,6 @@ def previous_items(program: Program) -> IntArray:
         previous[items[1:]] = items[:-1]
         previous[items[0]] = items[-1] - len(program)
     return previous
-
-
-def overlap_communication(subject: Subject, bound: Bound) -> Subject:
-    """Nothing waits for communication before it must: at the latest the next step does."""
-    program = subject.program
-    moved = program.communication
-    if bound == "high" or not moved.any():
-        return subject
-    apart = _on_own_stream(subject, moved)
-    items = set(np.flatnonzero(moved).tolist())
-    m = len(program)
-    depends = {
-        item: tuple(pair for pair in on if item in items or pair[0] % m not in items)
-        for item, on in apart.program.depends.items()
-    }
-    if bound == "expected":
-        communication = np.flatnonzero(moved)
-        operations = np.flatnonzero(subject.is_op & ~moved)
-        for mark in np.flatnonzero(program.kind == MARK).tolist():
-            at = int(np.searchsorted(operations, mark))
-            if at == len(operations):
-                continue
-            last = int(np.searchsorted(communication, mark)) - 1
-            source = int(communication[last]) - (m if last < 0 else 0)
-            item = int(operations[at])
-            depends[item] = (*depends.get(item, ()), (source, 0))
-    return apart.becomes(depends={item: on for item, on in depends.items() if on})
 
 
 def scale_kernels(subject: Subject, change: ScaleKernels) -> tuple[Subject, int]:

@@ -19,7 +19,7 @@ from stepscope.breakdown.repaired import uncertain_share
 from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
-from stepscope.simulation import batches, graphs, pace, ranks
+from stepscope.simulation import batches, graphs, overlap, pace, ranks
 from stepscope.simulation import changes as edit
 from stepscope.simulation.build import Run, build, not_launching, run_of
 from stepscope.simulation.changes import Bound, Change, Subject
@@ -719,7 +719,7 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
         case edit.InGraphs("step"):
             after, count = graphs.whole_step(subject, bound), 1
         case edit.OverlapCommunication():
-            after = edit.overlap_communication(subject, bound)
+            after = overlap.overlap_communication(subject, change, bound)
             count = int(subject.program.communication.sum())
         case edit.ScaleKernels():
             after, count = edit.scale_kernels(subject, change)

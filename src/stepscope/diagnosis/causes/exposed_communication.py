@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from stepscope.collectives.job import Collectives
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
@@ -73,6 +73,16 @@ _OTHERWISE = [
     "the same machines",
 ]
 
+_OF: Final[dict[str, Literal["gradients", "path"]]] = {
+    "data_parallel": "gradients",
+    "sharded_data_parallel": "gradients",
+    "tensor_parallel": "path",
+    "sequence_parallel": "path",
+    "context_parallel": "path",
+    "expert_parallel": "path",
+}
+"""What is communicated, as far as that limits what it can hide behind."""
+
 
 def detect(case: Case) -> Detection | None:
     """Transfers that no compute covers although other work was ready."""
@@ -106,7 +116,7 @@ def detect(case: Case) -> Detection | None:
         floor_ns=max(compute, _hosts_need(case, c, "expected")),
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
-        change=OverlapCommunication(),
+        change=OverlapCommunication(_OF.get(use, "any")),
         max_gain_ns=time,  # what a rank waits for another one stays
     )
 

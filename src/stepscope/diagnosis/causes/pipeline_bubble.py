@@ -52,6 +52,7 @@ def detect(case: Case) -> Detection | None:
     halved = float(c.step_ns) - fill / 2
     host = _host_ns(c)
     limited = host > halved
+    longer = host >= float(c.step_ns)
     message = (
         "{stages} pipeline stages wait for each other inside sends and receives, "
         "{mean_bubble_ns} per step in the mean; filling and draining takes {bubble_share} of "
@@ -67,8 +68,8 @@ def detect(case: Case) -> Detection | None:
     if limited:
         message += (
             "; but each micro-batch is launched by itself, which takes the quickest host "
-            "{launching_ns} of the step already: twice as many would make the hosts the limit"
-        )
+            "{launching_ns} of the step already: twice as many would make "
+        ) + ("the step longer" if longer else "the hosts the limit")
         recommendations.insert(
             0,
             "launch less first: torch.compile or a CUDA graph of each stage; more micro-batches "
@@ -91,6 +92,8 @@ def detect(case: Case) -> Detection | None:
         ],
         floor_ns=max(halved, min(host, float(c.step_ns)), 0.0),
         least_floor_ns=max(float(c.step_ns) - fill, 0.0),
+        # what launching less makes of the hosts, the capture does not say
+        at_least=longer,
         next_capture=None if c.matched.complete else "the same capture of the ranks not there",
         time_sql=None if slow is None else _FILL_SQL,
     )

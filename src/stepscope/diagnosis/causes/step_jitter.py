@@ -25,6 +25,9 @@ _NEARLY_ALL = (
 _LARGER = 1.1
 """Steps whose kernels launch so many times the threads of a normal one have more to do."""
 
+_ALONE = 0.1
+"""A rank that computes less than this part of what another one does in outlier steps waits."""
+
 _ODD = "(SELECT DISTINCT rank, step, step_excess_ns, wall_ns FROM step_outlier WHERE {gpu})"
 
 
@@ -60,9 +63,11 @@ def detect(case: Case) -> Detection | None:
         if where.function
         else ""
     )
+    shared = _share_elsewhere(case, odd) if kind == "evaluation" else 0.0
     return Detection(
         time_ns=time,
         direct_ns=time,
+        added_ns=shared * time,
         # what outlier steps execute beside the normal ones goes with them
         floor_ns=0.0,
         rare=recurrence(odd.steps - e.first, _excess_by_step(odd), e.n_steady),
@@ -71,7 +76,7 @@ def detect(case: Case) -> Detection | None:
         "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; what a repair "
         "shortens is the mean step, while the median stays",
         texts=where.texts() | ({"name": repr(name)} if name else {}),
-        recommendations=_DO[kind],
+        recommendations=[*([_SHARE] if shared else []), *_DO[kind]],
         figures=[
             Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
             Figure("outlier_steps", "count", f"SELECT count(*) FROM {_ODD}"),
@@ -144,6 +149,10 @@ _DO = {
         "launch further ahead: fewer synchronisations, CUDA graphs",
     ],
 }
+_SHARE = (
+    "let every rank evaluate a part of it, so that none waits: a sampler that splits the "
+    "validation set, and an all-reduce of the results"
+)
 _NEXT = {
     "untraced_cpu": captures.COLLECTIONS,
     "slower": captures.PLAIN,
@@ -156,6 +165,22 @@ def _excess_by_step(odd: Outliers) -> IntArray:
     found = np.zeros(len(odd.steps), np.int64)
     np.add.at(found, np.searchsorted(odd.steps, odd.parts["step"]), odd.parts["excess_ns"])
     return found
+
+
+def _share_elsewhere(case: Case, odd: Outliers) -> float:
+    """The share of a rank's evaluation that remains where all ranks of its job evaluate as much.
+
+    The others wait for what a rank evaluates alone. 0 where they evaluate as well, or there are
+    none.
+    """
+    if not odd.excess_ns("compute"):
+        return 0.0
+    part = [
+        c.explanation.outliers.excess_ns("compute") / odd.excess_ns("compute")
+        for c in case.job.cases
+        if c is not case
+    ]
+    return 1 / (len(part) + 1) if part and max(part) < _ALONE else 0.0
 
 
 def _recording_ns(e: Explanation, steps: int) -> float:
@@ -268,7 +293,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the mean step with the outlier steps as long as the normal one; where these come back "
-        "after the same number of steps each time, the run holds as many as that says"
+        "after the same number of steps each time, the run holds as many as that says; what one "
+        "rank of a job evaluates while the others wait, all of them share"
     ),
     reference="Iglewicz and Hoaglin: How to Detect and Handle Outliers (1993)",
     min_share=0.05,

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.overlap import SLOWED
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, number, steps_of
 from stepscope.simulation.settings.links import link_of, messages
 from stepscope.simulation.settings.reduction import (
     MIB,
-    SLOWED,
     Ready,
     buckets,
     by_messages,

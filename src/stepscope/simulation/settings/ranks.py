@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.overlap import SLOWED
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, steps_of, whole
 from stepscope.simulation.settings.links import Link, by_datasheet, link_of, messages
@@ -16,7 +17,6 @@ from stepscope.simulation.settings.reduction import (
     BUCKET_BYTES,
     FIRST_BYTES,
     MIB,
-    SLOWED,
     buckets,
     by_operators,
     by_products,

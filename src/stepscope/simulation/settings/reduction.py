@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.simulation.changes import Subject
+from stepscope.simulation.overlap import PIECES
 from stepscope.simulation.program import LAUNCH, MARK, C
 from stepscope.simulation.settings.base import Facts, launch_cost_ns, launches, steps_of
 from stepscope.simulation.settings.items import arranged, put_in
@@ -24,10 +25,6 @@ FIRST_BYTES: Final = MIB
 
 BUCKET_BYTES: Final = 25 * MIB
 """Limit of the others by default (PyTorch: ``bucket_cap_mb``)."""
-
-PIECES: Final = 8
-"""Captured buckets whose parameters are not known are cut into so many equal gradients."""
-
 
 @dataclass(frozen=True)
 class Ready:
@@ -194,11 +191,6 @@ def regrouped(
         depends={item: on for item, on in depends.items() if on},
     )
     return replace(after, program=changed), np.array(earlier, np.int64)
-
-
-SLOWED: Final = {"low": 0.1, "expected": 0.35, "high": 0.7}
-"""Kernels beside an all-reduce share SMs and memory with it: of its time so much is added to
-them. 0.12 to 0.64 was found in jobs of two and four H200; large persistent GEMMs lose most."""
 
 
 def slowed(subject: Subject, reductions: IntArray, share: float) -> Subject:
