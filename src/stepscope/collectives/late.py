@@ -36,6 +36,9 @@ _TOOL: Final = "profiler_overhead"
 _HOSTS: Final = (_TOOL, "launch_bound", "host_compute")
 """Idle time in which a host was at work that recording slows."""
 
+_NINE_OF_TEN = 1.64
+"""Standard deviations to either side that hold nine of ten values."""
+
 
 @dataclass(frozen=True)
 class Lateness:
@@ -58,6 +61,8 @@ class Lateness:
         surplus_ns: what the late devices spend beyond the others, by part, ns a window.
         more_work: largest ratio of what was launched on the late device and on the others.
         more_time: ratio of their compute time.
+        chance: share by which as many other steps would have more or less of what late devices
+            impose, in nine of ten cases; 0 where one device is late for good.
     """
 
     devices: list[int]
@@ -72,6 +77,7 @@ class Lateness:
     surplus_ns: dict[str, float] = field(default_factory=dict)
     more_work: float = 1.0
     more_time: float = 1.0
+    chance: float = 0.0
 
 
 def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:
@@ -150,7 +156,15 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         surplus_ns=surplus,
         more_work=more_work,
         more_time=more_time,
+        chance=_chance(each) if in_turn else 0.0,
     )
+
+
+def _chance(each: npt.NDArray[np.float64]) -> float:
+    """The share by which the mean of some draws may be off, in nine of ten cases."""
+    if len(each) < 2 or not each.mean():
+        return 0.0
+    return float(_NINE_OF_TEN * each.std(ddof=1) / each.mean() / len(each) ** 0.5)
 
 
 def why_late(

@@ -156,6 +156,8 @@ class Detection:
         at_least: whether the capture bounds the gain from below only: the step today is longer, or
             the step after the repair shorter, than it can show.
         rare: how often it comes back where few steps hold it; None where its idle time says so.
+        chance: share by which other steps may hold more or less of it, beside ``rare``: each draws
+            what it is given.
         work_ns: the part that is work of the host other than launching, ns per step.
         max_gain_ns: the most that the repair is credited with, ns per step: what it gains beyond is
             the doing of other causes, which it hides.
@@ -185,6 +187,7 @@ class Detection:
     supply_ns: tuple[float, float, float] | None = None
     at_least: bool = False
     rare: Recurrence | None = None
+    chance: float = 0.0
     work_ns: float = 0.0
     max_gain_ns: float | None = None
     root_cause: str | None = None

@@ -157,7 +157,7 @@ def _limited(predicted: Predicted, case: Case, cause_id: str, detection: Detecti
     step = min(predicted.step_ns, case.step_ns)
     rare = _rare(case, cause_id, detection)
     work = BETWEEN_WORK * min(detection.work_ns / max(detection.time_ns, 1.0), 1.0)
-    apart = math.hypot(rare.chance, work)
+    apart = math.hypot(rare.chance, detection.chance, work)
     low, middle, high = (
         _with_so_many(step, case.step_ns, rare.times * part)
         for part in (1 + apart, 1.0, max(1 - apart, 0.0))

@@ -93,6 +93,7 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=min(time, late.sure_ns, late.others_wait_ns),
+        chance=late.chance,
         change=change,
         alternative=None if shared_out or not one else EvenWork(),
         uncertain_ns=max(0.0, late.others_wait_ns - time),

@@ -79,6 +79,7 @@ def detect(case: Case) -> Detection | None:
         time_ns=late.imposed_ns,
         direct_ns=min(late.sure_ns - overhead, late.others_wait_ns),
         uncertain_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
+        chance=late.chance,
         message=message,
         texts={"late": late_text(c, late)} | where.texts(),
         recommendations=_advice(late, own),
