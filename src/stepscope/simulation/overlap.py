@@ -21,8 +21,9 @@ ON_THE_PATH: Final[dict[Bound, float]] = {"low": 0.35, "expected": 0.75, "high":
 products of a part of it fill the device less well. Of that, cutting gives back between two thirds
 and nothing; on two H200, a tensor-parallel forward pass in four parts took longer than in one."""
 
-PIECES: Final = 8
-"""A bucket whose parameters are not known is ready in so many equal pieces."""
+BUCKETS: Final = 16
+"""Gradients that are reduced in one piece are cut into so many: buckets of 25 MiB hold a sixteenth of
+100 million parameters in single precision, and less of a larger model."""
 
 _BEFORE_BACKWARD: Final = 1 / 3
 """Share of forward and backward pass that is over when the first gradient is ready: two of three
@@ -121,10 +122,10 @@ def _reductions(subject: Subject) -> list[IntArray]:
 
 
 def _as_they_are_ready(subject: Subject) -> dict[int, tuple[tuple[int, int], ...]]:
-    """What sums of gradients wait for if each begins once the first piece of it is ready.
+    """What sums of gradients wait for if each begins once the first bucket of it is ready.
 
     Gradients are made evenly over the backward pass, in the order in which they are sent. The last
-    piece is sent when the last gradient is there.
+    bucket is sent when the last gradient is there.
     """
     program = subject.program
     plain = np.flatnonzero((program.kind == LAUNCH) & ~program.communication)
@@ -143,15 +144,15 @@ def _as_they_are_ready(subject: Subject) -> dict[int, tuple[tuple[int, int], ...
         time = program.duration_ns[rows].astype(float)
         sent = np.concatenate(([0.0], np.cumsum(time))) / max(float(time.sum()), 1.0)
         ready = start + (end - start) * sent
-        piece = ready[:-1] + np.diff(ready) / PIECES
+        bucket = ready[:-1] + np.diff(ready) / BUCKETS
         begin, whole = (
-            plain[np.minimum(np.searchsorted(done, at), high - 1)] for at in (piece, ready[1:])
+            plain[np.minimum(np.searchsorted(done, at), high - 1)] for at in (bucket, ready[1:])
         )
         for item, one, last, ns in zip(
             rows.tolist(), begin.tolist(), whole.tolist(), time.tolist(), strict=True
         ):
             if last < item:
-                found[item] = (one, 0), (last, -round(ns * (1 - 1 / PIECES)))
+                found[item] = (one, 0), (last, -round(ns * (1 - 1 / BUCKETS)))
     return found
 
 
@@ -171,6 +172,6 @@ def _slowed(program: Program, before: IntArray, more_ns: IntArray) -> IntArray:
     plain: BoolArray = (program.op >= 0) & ~program.communication
     rows = np.flatnonzero(plain)
     if len(rows):
-        at = rows[np.minimum(np.searchsorted(rows, before), len(rows) - 1)]
+        at = rows[np.minimum(np.searchsorted(rows, before, side="right"), len(rows) - 1)]
         np.add.at(duration, at, np.rint(more_ns).astype(np.int64))
     return duration

@@ -9,7 +9,6 @@ from typing import Final
 import numpy as np
 
 from stepscope.simulation.changes import Subject
-from stepscope.simulation.overlap import PIECES
 from stepscope.simulation.program import LAUNCH, MARK, C
 from stepscope.simulation.settings.base import Facts, launch_cost_ns, launches, steps_of
 from stepscope.simulation.settings.items import arranged, put_in
@@ -25,6 +24,10 @@ FIRST_BYTES: Final = MIB
 
 BUCKET_BYTES: Final = 25 * MIB
 """Limit of the others by default (PyTorch: ``bucket_cap_mb``)."""
+
+PIECES: Final = 8
+"""Captured buckets whose parameters are not known are cut into so many equal gradients."""
+
 
 @dataclass(frozen=True)
 class Ready:
