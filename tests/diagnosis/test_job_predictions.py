@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import random
+import statistics
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 from tests.support.ddp import Rank, played
+
+from stepscope.api import Job
 
 HEALTHY = Rank()
 STEPS = 12
@@ -41,3 +46,51 @@ def test_the_repair_of_one_rank_gives_the_healthy_job(
     assert finding.prediction_low_ns <= 1.01 * expected
     assert finding.prediction_high_ns >= 0.99 * expected
     assert job.verify(msgspec.json.encode(diagnosis)).verified
+
+
+SLOW = Rank(kernel=lambda step, k: 600.0)
+BUSY = Rank(kernel=lambda step, k: 600.0, blocks=lambda step: 96)
+BOOKS = Rank(work=lambda step: 6_000.0)
+
+LATE = {
+    "one of four is given more": ([HEALTHY, HEALTHY, BUSY, HEALTHY], "load_imbalance", [2]),
+    "two of four are slow": ([HEALTHY, SLOW, HEALTHY, SLOW], "straggler", [1, 3]),
+    "two of four are given more": ([BUSY, HEALTHY, HEALTHY, BUSY], "load_imbalance", [0, 3]),
+    "two of four hosts are late": ([BOOKS, BOOKS, HEALTHY, HEALTHY], "straggler", [0, 1]),
+}
+
+
+@pytest.mark.parametrize("fault", LATE)
+def test_late_ranks_of_four_become_like_the_others(fault: str, tmp_path: Path) -> None:
+    ranks, cause, late = LATE[fault]
+    truth = played(tmp_path / "healthy", [HEALTHY] * 4, STEPS).simulation.measured_step_ns
+    job = played(tmp_path / "faulty", ranks, STEPS)
+    diagnosis = job.diagnose()
+    finding = diagnosis.findings[0]
+    assert (finding.cause, finding.ranks) == (cause, late)
+    assert finding.predicted_step_ns == pytest.approx(truth, rel=0.03)
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_uneven_draws_become_their_mean(ranks: int, tmp_path: Path) -> None:
+    """Each rank draws the length of its kernels, and of their grids, anew for each step."""
+    draw = random.Random(ranks)
+    lengths = [[draw.choice([100, 200, 400, 600, 700]) for _ in range(ranks)] for _ in range(20)]
+
+    def job(folder: str, length: Callable[[int, int], float]) -> Job:
+        made = [
+            Rank(
+                kernel=lambda step, k, n=n: length(step, n),
+                blocks=lambda step, n=n: round(length(step, n) / 6.25),
+            )
+            for n in range(ranks)
+        ]
+        return played(tmp_path / folder, made, len(lengths))
+
+    even = job("even", lambda step, n: statistics.mean(lengths[step]))
+    truth = even.simulation.measured_step_ns
+    finding = job("drawn", lambda step, n: lengths[step][n]).diagnose().findings[0]
+    assert finding.cause == "load_imbalance"
+    assert "from step to step" in finding.message
+    assert finding.predicted_step_ns == pytest.approx(truth, rel=0.03)

@@ -22,11 +22,15 @@ class Rank:
 
     Attributes:
         kernel: how long a kernel of the forward and backward pass takes.
+        blocks: blocks of a kernel, by which work is told from pace.
+        work: what the host does before it launches a step.
         slowed: what a transfer takes longer on its account.
         saves: whether it saves its state behind a step.
     """
 
     kernel: Callable[[int, int], float] = lambda step, k: 400.0
+    blocks: Callable[[int], int] = lambda step: 64
+    work: Callable[[int], float] = lambda step: 0.0
     slowed: Callable[[int], float] = lambda step: 0.0
     saves: Callable[[int], bool] = lambda step: False
 
@@ -54,12 +58,14 @@ def played(folder: Path, ranks: list[Rank], steps: int, *, ahead: bool = True) -
                 host[number] = begun[number]
             called = host[number]
             build.range(called, called + 1, f"step {step}")
+            called += rank.work(step)
             now = begun[number] = max(device[number], called + 20)
             for k in range(KERNELS):
                 length = rank.kernel(step, k)
                 called += CALL
                 now = max(now, called + 6)
-                build.kernel(now, now + length, call=(called, called + 4), name=f"k{k}", grid_x=64)
+                build.kernel(now, now + length, call=(called, called + 4), name=f"k{k}",
+                             grid_x=rank.blocks(step))  # fmt: skip
                 now += length
             arrived.append(now)
             host[number] = called

@@ -36,6 +36,8 @@ _TOOL: Final = "profiler_overhead"
 _HOSTS: Final = (_TOOL, "launch_bound", "host_compute")
 """Idle time in which a host was at work that recording slows."""
 
+_PAIR: Final = 2
+
 _NINE_OF_TEN = 1.64
 """Standard deviations to either side that hold nine of ten values."""
 
@@ -118,19 +120,18 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
     steps = -np.diff(total[order])[: max(n // 2, 1)]
     size = int(np.argmax(steps)) + 1
     lasting = float(steps[size - 1]) / n_windows
+    drawn = _drawn(parts, work, paces, need, lasting)
+    if drawn is not None:
+        return drawn
     ranked = np.sort(need, axis=1)
     each = ranked[:, -1] - ranked[:, -2]
-    late = np.zeros((n_windows, n), bool)
-    # windows without a late rank say nothing about why one is late
-    stands_out = each >= 0.5 * each.max()
-    leader = np.where(stands_out, np.argmax(need, axis=1), -1)
-    turns = distinct_values(leader[stands_out]).tolist()
+    late, leader, turns = _leaders(need, each)
     in_turn = float(each.mean()) > _IN_TURN * lasting and len(turns) > 1
     if in_turn:
-        late[np.flatnonzero(stands_out), leader[stands_out]] = True
         devices, imposed, late_at = turns, float(each.mean()), leader
     else:
         devices, imposed = sorted(order[:size].tolist()), lasting
+        late[:, :] = False
         late[:, devices] = True
         late_at = np.array(devices)[np.argmax(need[:, devices], axis=1)]
     if imposed <= 0 or (_waits_more(parts, late) and not _busy_longest(parts, paces, need, late)):
@@ -157,6 +158,66 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         more_work=more_work,
         more_time=more_time,
         chance=_chance(each) if in_turn else 0.0,
+    )
+
+
+def _leaders(
+    need: npt.NDArray[np.float64], each: npt.NDArray[np.float64]
+) -> tuple[BoolArray, IntArray, list[int]]:
+    """Who is late in which window, its device (-1 for none), and all that are so once.
+
+    Windows without a late rank say nothing about why one is late.
+    """
+    stands_out = each >= 0.5 * each.max()
+    leader = np.where(stands_out, np.argmax(need, axis=1), -1)
+    late = np.zeros(need.shape, bool)
+    late[np.flatnonzero(stands_out), leader[stands_out]] = True
+    return late, leader, distinct_values(leader[stands_out]).tolist()
+
+
+def _drawn(
+    parts: Parts,
+    work: Work,
+    paces: list[Pace],
+    need: npt.NDArray[np.float64],
+    lasting: float,
+) -> Lateness | None:
+    """More than two devices that are given another amount of work in each window; else None.
+
+    With many of them the second one needs nearly as much as the longest: what that one imposes is
+    what it needs beyond the typical other. The windows last as long as the longest of each, and
+    that is more than any device needs on average.
+    """
+    if need.shape[1] <= _PAIR:
+        return None
+    ranked = np.sort(need, axis=1)
+    changing = float(ranked[:, -1].mean() - need.mean(axis=0).max())
+    each = ranked[:, -1] - np.median(ranked[:, :-1], axis=1)
+    imposed = float(each.mean())
+    late, leader, turns = _leaders(need, each)
+    # of two devices the same as _IN_TURN
+    if len(turns) <= 1 or changing <= (_IN_TURN - 1) / 2 * lasting or _waits_more(parts, late):
+        return None
+    surplus, (mechanism, idle_cause, more_work, more_time) = why_late(
+        parts, work, paces, late, imposed
+    )
+    if mechanism != "work":
+        return None
+    others = [d for d in range(need.shape[1]) if d not in turns] or list(range(need.shape[1]))
+    return Lateness(
+        devices=turns,
+        in_turn=True,
+        late_at=leader,
+        imposed_ns=imposed,
+        sure_ns=imposed,
+        others_wait_ns=float(np.median(parts.waiting[:, others].mean(axis=0))),
+        mechanism=mechanism,
+        idle_cause=idle_cause,
+        common=False,
+        surplus_ns=surplus,
+        more_work=more_work,
+        more_time=more_time,
+        chance=_chance(each),
     )
 
 

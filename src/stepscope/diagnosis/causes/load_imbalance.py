@@ -88,14 +88,18 @@ def detect(case: Case) -> Detection | None:
         return None
     # tokens and lengths go to the other ranks; what one rank alone does in each step can go
     shared_out = late.in_turn or experts
-    one = len(late.devices) == 1
-    change: Change | None = EvenWork() if shared_out else RankLike(case.rank) if one else None
+    changes: list[Change] = (
+        [EvenWork()]
+        if shared_out
+        else [RankLike(rank) for rank in sorted({c.participants[d].rank for d in late.devices})]
+    )
     return Detection(
         time_ns=time,
         direct_ns=min(time, late.sure_ns, late.others_wait_ns),
         chance=late.chance,
-        change=change,
-        alternative=None if shared_out or not one else EvenWork(),
+        change=changes[0],
+        also=tuple(changes[1:]),
+        alternative=None if shared_out else EvenWork(),
         uncertain_ns=max(0.0, late.others_wait_ns - time),
         message=message,
         texts={"late": late_text(c, late)},

@@ -75,6 +75,7 @@ def detect(case: Case) -> Detection | None:
             "{others_kernels} on the others)"
         )
     message += recording_text(c, late)
+    changes = _changes(c, late)
     return Detection(
         time_ns=late.imposed_ns,
         direct_ns=min(late.sure_ns - overhead, late.others_wait_ns),
@@ -86,7 +87,8 @@ def detect(case: Case) -> Detection | None:
         figures=figures,
         where=where,
         next_capture=own.next_capture if own is not None else _next(late, c),
-        change=_change(case, late),
+        change=next(iter(changes), None),
+        also=changes[1:],
         root_cause=root_cause if root_cause in causes() else None,
         absorbs=_symptoms(c, late),
     )
@@ -111,11 +113,12 @@ def _slow_by_itself(c: Collectives, late: Lateness) -> bool:
     return slow is not None and slow.by_rate and set(late.devices) <= set(slow.devices)
 
 
-def _change(case: Case, late: Lateness) -> Change | None:
-    """The repair of one late rank; None where it is not one."""
-    if len(late.devices) > 1 or late.in_turn:
-        return None
-    return DeviceLike(case.rank) if late.mechanism == "rate" else RankLike(case.rank)
+def _changes(c: Collectives, late: Lateness) -> tuple[Change, ...]:
+    """The repair of the late ranks; none where another one is late from step to step."""
+    if late.in_turn:
+        return ()
+    like = DeviceLike if late.mechanism == "rate" else RankLike
+    return tuple(like(rank) for rank in sorted({c.participants[d].rank for d in late.devices}))
 
 
 def _reason(late: Lateness) -> str:
