@@ -22,8 +22,8 @@ products of a part of it fill the device less well. Of that, cutting gives back 
 and nothing; on two H200, a tensor-parallel forward pass in four parts took longer than in one."""
 
 BUCKETS: Final = 16
-"""Gradients that are reduced in one piece are cut into so many: buckets of 25 MiB hold a sixteenth of
-100 million parameters in single precision, and less of a larger model."""
+"""Gradients that are reduced in one piece are cut into so many: buckets of 25 MiB hold a sixteenth
+of 100 million parameters in single precision, and less of a larger model."""
 
 _BEFORE_BACKWARD: Final = 1 / 3
 """Share of forward and backward pass that is over when the first gradient is ready: two of three
@@ -35,9 +35,7 @@ _HEAVY: Final = 0.01
 _REDUCTIONS: Final = ("AllReduce", "ReduceScatter")
 
 
-def overlap_communication(
-    subject: Subject, change: OverlapCommunication, bound: Bound
-) -> Subject:
+def overlap_communication(subject: Subject, change: OverlapCommunication, bound: Bound) -> Subject:
     """Nothing waits for communication before it must: at the latest the next step does.
 
     What was not beside compute and is now slows that compute. Sums of gradients begin as the
@@ -67,7 +65,8 @@ def overlap_communication(
         for item, source in _needed(subject, gradients):
             depends[item] = (*depends.get(item, ()), (source, 0))
     share = (ON_THE_PATH if change.of == "path" else SLOWED)[bound]
-    duration = _slowed(program, before, share * _exposed_ns(subject, beside))
+    more = np.rint(share * _exposed_ns(subject, beside)).astype(np.int64)
+    duration = _slowed(program, before, more)
     return apart.becomes(
         depends={item: on for item, on in depends.items() if on},
         duration_ns=duration,
@@ -132,15 +131,16 @@ def _as_they_are_ready(subject: Subject) -> dict[int, tuple[tuple[int, int], ...
     done = np.cumsum(program.duration_ns[plain])
     marks = np.flatnonzero(program.kind == MARK)
     found: dict[int, tuple[tuple[int, int], ...]] = {}
-    for rows in _reductions(subject):
-        first = int(marks[np.searchsorted(marks, rows[0]) - 1]) if len(marks) else 0
-        low, high = (int(np.searchsorted(plain, item)) for item in (first, rows[-1]))
+    for sums in _reductions(subject):
+        earlier = int(np.searchsorted(marks, sums[0]))
+        first = int(marks[earlier - 1]) if earlier else 0
+        low, high = (int(np.searchsorted(plain, item)) for item in (first, sums[-1]))
         if high - low < 1:
             continue
         start = int(done[low - 1]) if low else 0
         end = int(done[high - 1])
         start += round(_BEFORE_BACKWARD * (end - start))
-        rows = rows[done[np.maximum(np.searchsorted(plain, rows) - 1, 0)] >= start]
+        rows = sums[done[np.maximum(np.searchsorted(plain, sums) - 1, 0)] >= start]
         time = program.duration_ns[rows].astype(float)
         sent = np.concatenate(([0.0], np.cumsum(time))) / max(float(time.sum()), 1.0)
         ready = start + (end - start) * sent
@@ -173,5 +173,5 @@ def _slowed(program: Program, before: IntArray, more_ns: IntArray) -> IntArray:
     rows = np.flatnonzero(plain)
     if len(rows):
         at = rows[np.minimum(np.searchsorted(rows, before, side="right"), len(rows) - 1)]
-        np.add.at(duration, at, np.rint(more_ns).astype(np.int64))
+        np.add.at(duration, at, more_ns)
     return duration
