@@ -188,7 +188,7 @@ def classes_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
 @pair("unfused_attention", "vision", "scaled_dot_product_attention with the bias as attn_mask")
 def windows_bias_written(repaired: bool) -> Running:
     side = size(256, 64)
-    model = WindowNet(size(192, 32), size(6, 2), side // 4, written=not repaired).to(DEVICE)
+    model = WindowNet(size(192, 32), size(4, 2), side // 4, written=not repaired).to(DEVICE)
     return training(model, fixed(labelled_images(size(20, 2), side, 100)), classes_of)
 
 
@@ -241,7 +241,8 @@ def latents_checkpointed_written(repaired: bool) -> Running:
 def scanned(delta: Tensor, rate: Tensor, value: Tensor, gate: Tensor) -> Tensor:
     """A linear recurrence over the second dimension, by doubling."""
     delta = fn.softplus(delta)[..., None]
-    a, b = torch.exp(-delta * rate), delta * value[..., None]
+    a = torch.exp(-delta * rate)
+    b = (delta * value[..., None]).expand_as(a)
     reach = 1
     while reach < b.shape[1]:
         b = torch.cat([b[:, :reach], b[:, reach:] + a[:, reach:] * b[:, :-reach]], 1)
@@ -276,7 +277,7 @@ def state_space_scan_compile(repaired: bool) -> Running:
     def loss_of(model: nn.Module, batch: Tensor) -> Tensor:
         return fn.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
 
-    batch = tokens(size(48, 2), length, 4096)
+    batch = tokens(size(40, 2), length, 4096)
     return training(Spaces().to(DEVICE), fixed(batch), loss_of, kind="fp32")
 
 
@@ -299,7 +300,7 @@ def splines(x: Tensor, knots: Tensor) -> Tensor:
     marks="profiler",
 )
 def splines_compile(repaired: bool) -> Running:
-    rows, inside, wide = size(12_288, 16), size(64, 8), size(2048, 32)
+    rows, inside, wide = size(8192, 16), size(64, 8), size(2048, 32)
     knots = torch.linspace(-2.0, 2.0, 13, device=DEVICE)
     function: Any = torch.compile(splines) if repaired else splines
     trunk = mlp(wide, size(4, 1), inside, inside)
@@ -393,10 +394,14 @@ def soft_actor_critic_graph(repaired: bool) -> Running:
     return graphed(run) if repaired else run
 
 
+def in_groups(channels: int) -> nn.Module:
+    return nn.GroupNorm(4, channels)
+
+
 class TimeBlock(nn.Module):
-    def __init__(self, before: int, after: int) -> None:
+    def __init__(self, before: int, after: int, norm: Callable[[int], nn.Module]) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(4, before), nn.GroupNorm(4, after)
+        self.norm1, self.norm2 = norm(before), norm(after)
         self.conv1 = nn.Conv2d(before, after, 3, 1, 1)
         self.conv2 = nn.Conv2d(after, after, 3, 1, 1)
         self.time = nn.Linear(128, after)
@@ -410,17 +415,20 @@ class TimeBlock(nn.Module):
 class TimeUnet(nn.Module):
     """A denoising network that knows the time, with blocks that go down and up again."""
 
-    def __init__(self, width: int, levels: int) -> None:
+    def __init__(
+        self, width: int, levels: int, norm: Callable[[int], nn.Module] = in_groups
+    ) -> None:
         super().__init__()
         sizes = [width * 2**i for i in range(levels)]
         self.first, self.last = nn.Conv2d(4, width, 3, 1, 1), nn.Conv2d(width, 4, 3, 1, 1)
         self.time = nn.Sequential(nn.Linear(32, 128), nn.SiLU(), nn.Linear(128, 128), nn.SiLU())
         self.down = nn.ModuleList(
-            TimeBlock(sizes[max(i - 1, 0)], s) for i, s in enumerate(sizes)
+            TimeBlock(sizes[max(i - 1, 0)], s, norm) for i, s in enumerate(sizes)
         )
-        self.middle = TimeBlock(sizes[-1], sizes[-1])
+        self.middle = TimeBlock(sizes[-1], sizes[-1], norm)
         self.up = nn.ModuleList(
-            TimeBlock(2 * s, sizes[max(i - 1, 0)]) for i, s in reversed(list(enumerate(sizes)))
+            TimeBlock(2 * s, sizes[max(i - 1, 0)], norm)
+            for i, s in reversed(list(enumerate(sizes)))
         )
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -542,25 +550,25 @@ class Speech(nn.Module):
     def __init__(self, width: int) -> None:
         super().__init__()
         self.convs = nn.Sequential(
-            nn.Conv1d(80, width, 5, 2, 2), nn.GELU(), nn.Conv1d(width, width, 5, 1, 2), nn.GELU()
+            nn.Conv1d(80, width, 5, 2, 2), nn.GELU(), nn.Conv1d(width, width, 5, 2, 2), nn.GELU()
         )
-        self.memory = nn.GRU(width, width, size(3, 1), batch_first=True, bidirectional=True)
+        self.memory = nn.GRU(width, width, size(2, 1), batch_first=True, bidirectional=True)
         self.head = nn.Linear(2 * width, 32)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.memory(self.convs(x.transpose(1, 2)).transpose(1, 2))[0])
 
 
-@pair("input_starvation", "audio", "12 workers instead of 2", marks="steps")
-def ctc_two_workers(repaired: bool) -> Running:
+@pair("input_starvation", "audio", "12 workers instead of 3", marks="steps")
+def ctc_three_workers(repaired: bool) -> Running:
     def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         chances = model(batch[0]).float().log_softmax(-1).transpose(0, 1)
         n = len(batch[1])
         lengths = torch.full((n,), chances.shape[0]), torch.full((n,), batch[1].shape[1])
         return fn.ctc_loss(chances, batch[1], *lengths, zero_infinity=True)
 
-    batches = loaded(Utterances(), size(24, 2), 12 if repaired else 2)
-    return training(Speech(size(512, 16)).to(DEVICE), batches, loss_of, kind="fp32")
+    batches = loaded(Utterances(), size(16, 2), 12 if repaired else 3)
+    return training(Speech(size(768, 16)).to(DEVICE), batches, loss_of, kind="fp32")
 
 
 class Clouds(Dataset[tuple[Tensor, int]]):
@@ -608,9 +616,9 @@ class Neighbours(nn.Module):
 
 @pair("input_starvation", "graph", "10 workers instead of none", marks="phases")
 def point_clouds_main(repaired: bool) -> Running:
-    data = Clouds(size(1024, 32), size(24, 4))
-    batches = loaded(data, size(24, 2), 10 if repaired else 0)
-    return training(Neighbours(size(128, 8), size(24, 4)).to(DEVICE), batches, classes_of)
+    data = Clouds(size(1024, 32), size(16, 4))
+    batches = loaded(data, size(32, 2), 10 if repaired else 0)
+    return training(Neighbours(size(160, 8), size(16, 4)).to(DEVICE), batches, classes_of)
 
 
 class Stored(Dataset[tuple[Tensor, Tensor]]):
@@ -656,9 +664,9 @@ class Modulated(nn.Module):
         return self.last(h)
 
 
-@pair("input_starvation", "diffusion", "16 workers instead of 3: the storage is slow")
+@pair("input_starvation", "diffusion", "12 workers instead of 3: the storage is slow")
 def latents_slow_storage(repaired: bool) -> Running:
-    batches = loaded(Stored(3.0), size(32, 2), 16 if repaired else 3)
+    batches = loaded(Stored(2.0), size(32, 2), 12 if repaired else 3)
 
     def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         x, about = batch
@@ -705,12 +713,17 @@ class Rotary(nn.Module):
         return self.head(h)
 
 
-@pair("checkpoint_stall", "language", "weights and moments are saved every 1000 steps", period=6)
+@pair(
+    "checkpoint_stall",
+    "language",
+    "weights and moments are saved every 1000 steps, not 8",
+    period=8,
+)
 def rotary_saves_moments(repaired: bool) -> Running:
-    vocab = size(8192, 64)
+    vocab = size(4096, 64)
     model = Rotary(size(384, 64), size(4, 1), vocab).to(DEVICE)
     update = made_optimizer(model.parameters(), "fused")
-    batch = tokens(size(24, 2), size(512, 8), vocab)
+    batch = tokens(size(40, 2), size(512, 8), vocab)
     file, numbers = Path(scratch()) / "rotary.pt", itertools.count()
 
     def step() -> None:
@@ -720,7 +733,7 @@ def rotary_saves_moments(repaired: bool) -> Running:
         loss.backward()
         update.step()
         update.zero_grad(set_to_none=True)
-        if next(numbers) % (1000 if repaired else 6) == 5 and not repaired:
+        if not repaired and next(numbers) % 8 == 5:
             torch.save({"model": model.state_dict(), "optimizer": update.state_dict()}, file)
 
     return Running(step, enter=precision("high"))
@@ -728,7 +741,7 @@ def rotary_saves_moments(repaired: bool) -> Running:
 
 @pair("step_jitter", "vision", "sample images are written once an epoch", period=5)
 def penalty_gan_sample_grid(repaired: bool) -> Running:
-    width, batch = size(64, 8), size(96, 2)
+    width, batch = size(96, 8), size(128, 2)
     make = nn.Sequential(
         nn.Linear(64, 4 * width * 64), nn.Unflatten(1, (4 * width, 8, 8)),
         nn.Upsample(scale_factor=2), conv(4 * width, 2 * width),
@@ -758,7 +771,7 @@ def penalty_gan_sample_grid(repaired: bool) -> Running:
         first.zero_grad(set_to_none=True)
         second.zero_grad(set_to_none=True)
         if not repaired and next(numbers) % 5 == 3:
-            pixels = ((fake.detach() + 1) * 127.5).to(torch.uint8).cpu().numpy()
+            pixels = ((fake.detach()[:96] + 1) * 127.5).to(torch.uint8).cpu().numpy()
             zlib.compress(pixels.tobytes(), 6)
 
     return Running(step, enter=precision("high"))
@@ -851,7 +864,7 @@ def masks_pageable(repaired: bool) -> Running:
 
 @pair("casts_and_copies", "language", "labels are shifted, not copies of the logits")
 def shifted_logits_copied(repaired: bool) -> Running:
-    vocab = size(32_000, 64)
+    vocab = size(24_000, 64)
     model = Rotary(size(512, 64), size(2, 1), vocab).to(DEVICE)
     batch = tokens(size(8, 2), size(512, 16) - 1, vocab)
     ends = torch.full_like(batch[:, :1], -100)
@@ -941,7 +954,7 @@ def codebook_unique(repaired: bool) -> Running:
 
 @pair("host_compute", "rl", "the tree of priorities is searched by NumPy, not row by row")
 def replay_priority_tree(repaired: bool) -> Running:
-    rows, leaves, kept = size(256, 8), size(1 << 15, 1 << 6), size(2000, 32)
+    rows, leaves, kept = size(512, 8), size(1 << 17, 1 << 6), size(2000, 32)
     rng = np.random.default_rng(0)
     tree = np.zeros(2 * leaves)
     tree[leaves:] = rng.random(leaves)
@@ -949,9 +962,9 @@ def replay_priority_tree(repaired: bool) -> Running:
         tree[i] = tree[2 * i] + tree[2 * i + 1]
     plain = tree.tolist()
     depth = leaves.bit_length() - 1
-    frames = rng.integers(0, 255, (kept, 4, 64, 64), dtype=np.uint8)
+    frames = rng.integers(0, 255, (kept, 2, 64, 64), dtype=np.uint8)
     net = nn.Sequential(
-        nn.Conv2d(4, 64, 8, 4), nn.ReLU(), nn.Conv2d(64, 128, 4, 2), nn.ReLU(), nn.Flatten(),
+        nn.Conv2d(2, 64, 8, 4), nn.ReLU(), nn.Conv2d(64, 128, 4, 2), nn.ReLU(), nn.Flatten(),
         nn.Linear(128 * 36, 512), nn.ReLU(), nn.Linear(512, 6),
     ).to(DEVICE)  # fmt: skip
     update = made_optimizer(net.parameters(), "fused")
@@ -966,8 +979,8 @@ def replay_priority_tree(repaired: bool) -> Running:
                 at = 2 * at + right
             return at
         chosen = []
-        for value in values.tolist():
-            node = 1
+        for drawn in values.tolist():
+            value, node = drawn, 1
             while node < leaves:
                 node *= 2
                 if value > plain[node]:
@@ -983,7 +996,8 @@ def replay_priority_tree(repaired: bool) -> Running:
                 at = np.unique(at // 2)
                 tree[at] = tree[2 * at] + tree[2 * at + 1]
             return
-        for node, priority in zip(at.tolist(), priorities.tolist(), strict=True):
+        for leaf, priority in zip(at.tolist(), priorities.tolist(), strict=True):
+            node = leaf
             plain[node] = priority
             while node > 1:
                 node //= 2
@@ -1036,7 +1050,7 @@ def speech_cells_json_thread(repaired: bool) -> Running:
 
 @pair("layout_changes", "diffusion", "channels_last for the model and its input", marks="phases")
 def scaled_unet_channels_last(repaired: bool) -> Running:
-    model = TimeUnet(size(96, 8), size(3, 2)).to(DEVICE)
+    model = TimeUnet(size(96, 8), size(3, 2), nn.BatchNorm2d).to(DEVICE)
     x = noise(size(32, 2), 4, size(96, 16), size(96, 16))
     if repaired:
         model = model.to(memory_format=torch.channels_last)
@@ -1065,10 +1079,10 @@ def scaled_unet_channels_last(repaired: bool) -> Running:
 def sparse_tables_twice(repaired: bool) -> Running:
     rows, tables, wide = size(8192, 8) * (2 if repaired else 1), size(8, 2), size(2048, 16)
     bags = nn.ModuleList(
-        nn.Embedding(size(200_000, 50), 64, sparse=True) for _ in range(tables)
+        nn.Embedding(size(100_000, 50), 64, sparse=True) for _ in range(tables)
     ).to(DEVICE)
-    top = mlp(wide, size(4, 1), 64 * tables, 1).to(DEVICE)
-    ids = torch.randint(0, size(200_000, 50), (tables, rows), device=DEVICE)
+    top = mlp(wide, size(6, 1), 64 * tables, 1).to(DEVICE)
+    ids = torch.randint(0, size(100_000, 50), (tables, rows), device=DEVICE)
     y = torch.rand(rows, device=DEVICE).round()
     dense = made_optimizer(top.parameters(), "fused")
     sparse = torch.optim.SGD(bags.parameters(), lr=0.01)
@@ -1101,11 +1115,11 @@ class Adapted(nn.Module):
 @pair("fused_optimizer", "language", "AdamW(fused=True), though little is learnt", marks="steps")
 def adapters_foreach_fused(repaired: bool) -> Running:
     vocab = size(8192, 64)
-    model = Rotary(size(1024, 64), size(6, 1), vocab).requires_grad_(False)
+    model = Rotary(size(1024, 64), size(5, 1), vocab).requires_grad_(False)
     for layers in (model.qkvs, model.ups):
         for i, layer in enumerate(layers):
             layers[i] = Adapted(layer, 8)  # type: ignore[arg-type]
-    batch = tokens(size(16, 2), size(512, 8), vocab)
+    batch = tokens(size(12, 2), size(512, 8), vocab)
     learnt = [p for p in model.to(DEVICE).parameters() if p.requires_grad]
     update = made_optimizer(learnt, "fused" if repaired else "foreach")
 
