@@ -71,8 +71,8 @@ def nerf_rays_fp32(repaired: bool) -> Running:
         depth = torch.linspace(2.0, 6.0, samples, device=DEVICE).expand(rays, -1)
         depth = depth + torch.rand_like(depth) * (4.0 / samples)
         out = model(origin[:, None] + depth[..., None] * way[:, None])
-        alpha = 1.0 - torch.exp(-fn.softplus(out[..., 3]) * (4.0 / samples))
-        seen = torch.cumprod(1.0 - alpha + 1e-6, -1) / (1.0 - alpha + 1e-6)
+        thick = fn.softplus(out[..., 3]) * (4.0 / samples)
+        alpha, seen = 1.0 - torch.exp(-thick), torch.exp(thick - thick.cumsum(-1))
         drawn = ((alpha * seen)[..., None] * out[..., :3].sigmoid()).sum(1)
         return fn.mse_loss(drawn, colour)
 
@@ -941,7 +941,7 @@ def codebook_unique(repaired: bool) -> Running:
             age[seen] = 0
             for old in (age > 1000).nonzero().flatten().tolist():
                 age[old] = 0
-        near = book[code]
+        near = fn.embedding(code, book)
         through = (flat + (near - flat).detach()).view_as(h).permute(0, 3, 1, 2)
         return (
             fn.mse_loss(back(through).float(), images)
@@ -952,7 +952,12 @@ def codebook_unique(repaired: bool) -> Running:
     return training(model, fixed(x), loss_of)
 
 
-@pair("host_compute", "rl", "the tree of priorities is searched by NumPy, not row by row")
+@pair(
+    "host_compute",
+    "rl",
+    "the tree of priorities is searched by NumPy, not row by row",
+    others=("blocking_copy",),
+)
 def replay_priority_tree(repaired: bool) -> Running:
     rows, leaves, kept = size(512, 8), size(1 << 17, 1 << 6), size(2000, 32)
     rng = np.random.default_rng(0)
