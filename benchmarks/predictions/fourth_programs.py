@@ -459,18 +459,20 @@ class Sounds(Dataset[tuple[Tensor, int]]):
     """Sounds that are resampled and filtered on the CPU."""
 
     def __init__(self) -> None:
-        from scipy import signal
+        from scipy import signal  # once, before workers are forked
 
-        self.signal = signal  # imported once, before workers are forked
+        self.filter = signal.butter(4, 0.3)
 
     def __len__(self) -> int:
         return 1_000_000
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        from scipy import signal
+
         rng = np.random.default_rng(index)
         raw = rng.standard_normal(size(44_100, 1_764), dtype=np.float32)
-        low = self.signal.resample_poly(raw, 160, 441)
-        low = self.signal.lfilter(*self.signal.butter(4, 0.3), low)
+        low = signal.resample_poly(raw, 160, 441)
+        low = signal.lfilter(*self.filter, low)
         return torch.from_numpy(low.astype(np.float32))[None], index % 35
 
 
@@ -501,7 +503,7 @@ class Slides(Dataset[tuple[Tensor, Tensor]]):
         from PIL import Image
         from scipy import ndimage
 
-        self.image, self.blurred = Image, ndimage.gaussian_filter
+        self.blurred = ndimage.gaussian_filter
         self.side, self.files = side, []
         rng = np.random.default_rng(1)
         for _ in range(8):
@@ -514,7 +516,9 @@ class Slides(Dataset[tuple[Tensor, Tensor]]):
         return 1_000_000
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        image = self.image.open(io.BytesIO(self.files[index % 8])).convert("RGB")
+        from PIL import Image
+
+        image = Image.open(io.BytesIO(self.files[index % 8])).convert("RGB")
         array = np.asarray(image.rotate(index * 37 % 360), dtype=np.float32) / 255
         array = self.blurred(array, (1.0 + index % 3 / 4, 1.0, 0.0))
         mask = (array.mean(-1) * 20).astype(np.int64)
