@@ -314,8 +314,9 @@ def test_what_is_alive_is_not_looked_at_again(runner: Runner) -> None:
 
 
 def test_what_was_passed_over_is_collected_once_memory_has_grown(runner: Runner) -> None:
-    large = "history = [*history, *([k] for k in range(30_000))][-120_000:]\n    if i == 9: c = Cycle(); "
-    alive, _ = collections(runner, f"{large}c.held = bytearray(b'1' * 200_000_000); del c")
+    many = "history = [*history, *([k] for k in range(30_000))][-120_000:]"
+    large = "if i == 9: c = Cycle(); c.held = bytearray(b'1' * 200_000_000); del c"
+    alive, _ = collections(runner, f"{many}\n    {large}")
     assert alive[8] == alive[48] == 1
     assert alive[49] == 0
 
