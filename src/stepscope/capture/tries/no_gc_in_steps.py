@@ -120,6 +120,6 @@ def _memory(change: Change) -> tuple[int, int]:
         peak = 0
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    cuda = getattr(change.torch, "cuda", None)
-    used = cuda is not None and cuda.is_initialized() and hasattr(cuda, "memory_allocated")
+    cuda = change.torch.cuda
+    used = cuda.is_initialized() and hasattr(cuda, "memory_allocated")
     return peak, cuda.memory_allocated() if used else 0
