@@ -68,8 +68,8 @@ class BucketSize(Edit):
         """What is assumed."""
         return [
             "an all-reduce takes a latency and its bytes over the bus bandwidth, as those of the "
-            "capture do; of those that begin earlier than before, a third of the time is added to "
-            "the kernels beside them, which share the device with them"
+            "capture do; of those that begin earlier than before, nearly half of the time is added "
+            "to the kernels beside them, which share the device with them"
         ]
 
     def validity(self, facts: Sequence[Facts]) -> Validity:
