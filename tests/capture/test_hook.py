@@ -131,7 +131,7 @@ def test_the_training_thread_writes_no_file_while_steps_are_timed_or_recorded(
         print(told)
     """
     program.trace(text, steps=4, warmup=12)
-    assert eval(capfd.readouterr().out) == [  # noqa: S307 - what this test's program printed
+    assert eval(capfd.readouterr().out) == [
         *[(True, made) for made in range(1, 7)],  # from then on steps are timed
         (False, 15),  # while the program sleeps
         (True, 16),
