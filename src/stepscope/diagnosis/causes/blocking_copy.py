@@ -68,8 +68,8 @@ def detect(case: Case) -> Detection | None:
     uneven = uneven_copies_ns(case.explanation)
     if uneven:
         message += (
-            "; copies of one size take {quick_copy_ns} to {slow_copy_ns}: pages of host memory that "
-            "were not used before are mapped meanwhile, as it happens, in some steps or in all"
+            "; copies of one size take {quick_copy_ns} to {slow_copy_ns}: pages of host memory "
+            "that were not used before are mapped meanwhile, as it happens in some steps or all"
         )
     in_window = "kind = 'memcpy' AND copy_kind IN ('HtoD', 'DtoH') AND {gpu} AND {window}"
     figures = [
