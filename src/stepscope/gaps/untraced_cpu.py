@@ -25,7 +25,7 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, HostSide, Reader
-from stepscope.activity.host import MIN_BATCH_BYTES, SMALL_COPY_BYTES, HostTimeline, inside
+from stepscope.activity.host import SMALL_COPY_BYTES, HostTimeline, inside
 from stepscope.gaps.offload import returning
 from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
 from stepscope.intervals.algebra import EMPTY, Intervals
@@ -50,6 +50,9 @@ EVIDENCE: Final = (
 """What each evidence code means."""
 
 _WAIT_SHARE = 0.6
+
+MIN_BATCH_BYTES = 256
+"""Less than this is a learning rate or a step's number, but no batch."""
 
 BEGINNING = 0.1
 """Share of a step's operations that may lie between its boundary and the upload of its batch."""

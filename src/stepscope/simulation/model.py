@@ -634,19 +634,19 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     """What recording costs by steps that were timed without it, over the recorded step.
 
     Where some steps are odd, those that were not recorded held one more or less of them than a mean
-    step of the run does. Host work that launches nothing takes more or less from one stretch of
-    steps to the next, and so do copies that map pages. Where that may be half of the cost, the cost
-    is bounded, and not told.
+    step of the run does, and where copies map pages in some steps, they may in all or none of these.
+    Host work that launches nothing takes more or less from one stretch of steps to the next. A cost
+    that one of these hides is bounded, and not told.
     """
     run = long_run(e)
     by_cause = e.gaps.by_cause()
     work = pace.BETWEEN_WORK * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
-    work = math.hypot(work, uneven_copies_ns(e))
+    uneven = uneven_copies_ns(e)
     steps = 1 / e.n_steady + 1 / measured.unrecorded_steps
     by_chance = run.odd_ns / measured.unrecorded_steps
-    error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance, work)
+    error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance, work, uneven)
     cost = measured.cost_ns if not run.odd_ns else run.step_ns - measured.unrecorded_ns
-    told = not run.odd_ns and 2 * work <= max(cost, 0.0)
+    told = not run.odd_ns and not uneven and work <= max(cost, 0.0)
     return {
         "low": (cost + error) / e.step_ns,
         "expected": cost / e.step_ns if told else None,
