@@ -634,7 +634,7 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     """What recording costs by steps that were timed without it, over the recorded step.
 
     Where some steps are odd, those that were not recorded held one more or less of them than a mean
-    step of the run does, and where copies map pages in some steps, they may in all or none of these.
+    step of the run does; where copies map pages in some steps, they may in all of these or in none.
     Host work that launches nothing takes more or less from one stretch of steps to the next. A cost
     that one of these hides is bounded, and not told.
     """

@@ -7,6 +7,7 @@ import re
 from stepscope.activity import names as words
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import is_jax, is_torch
+from stepscope.gaps.emptying import MANY_RELEASES
 from stepscope.trace.units import Unit
 
 _ID = "allocator_churn"
@@ -47,7 +48,7 @@ def detect(case: Case) -> Detection | None:
     in_calls = float((api["end_ns"] - api["start_ns"])[
         inside & api.matches("name", words.ALLOCATION_CALL)
     ].sum()) / e.n_steady  # fmt: skip
-    collects = emptied and framework and time > _FAR_LONGER * in_calls
+    collects = framework and released >= MANY_RELEASES and time > _FAR_LONGER * in_calls
     if collects:
         message += (
             "; most of the time passes before the releases, without a CUDA call, as it does while "
