@@ -640,7 +640,7 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     """
     run = long_run(e)
     by_cause = e.gaps.by_cause()
-    work = pace.BETWEEN_WORK * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
+    work = pace.BETWEEN_TURNS * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
     uneven = uneven_copies_ns(e)
     steps = 1 / e.n_steady + 1 / measured.unrecorded_steps
     by_chance = run.odd_ns / measured.unrecorded_steps
