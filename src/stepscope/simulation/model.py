@@ -636,7 +636,7 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     Where some steps are odd, those that were not recorded held one more or less of them than a mean
     step of the run does; where copies map pages in some steps, they may in all of these or in none.
     Host work that launches nothing takes more or less from one stretch of steps to the next. A cost
-    that one of these hides is bounded, and not told.
+    that one of these hides is bounded, and not known.
     """
     run = long_run(e)
     by_cause = e.gaps.by_cause()
@@ -646,10 +646,10 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     by_chance = run.odd_ns / measured.unrecorded_steps
     error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance, work, uneven)
     cost = measured.cost_ns if not run.odd_ns else run.step_ns - measured.unrecorded_ns
-    told = not run.odd_ns and not uneven and work <= max(cost, 0.0)
+    known = not run.odd_ns and not uneven and work <= max(cost, 0.0)
     return {
         "low": (cost + error) / e.step_ns,
-        "expected": cost / e.step_ns if told else None,
+        "expected": cost / e.step_ns if known else None,
         "high": (cost - error) / e.step_ns,
     }
 

@@ -152,7 +152,7 @@ _SKIPPED_STEPS = 2
 _LONG_WARMUP = 8
 """Steps of warm-up from which on those of its second half are timed."""
 _LETTING_GO_NS = 500_000_000
-_TOLD_EVERY_S = 0.5
+_WRITTEN_EVERY_S = 0.5
 """How often another thread tells how many steps there were, while the training thread must not."""
 _RECORDERS = {"profiler": _ProfilerApi, "torch": _TorchProfiler}
 
@@ -254,7 +254,7 @@ class _StepsMade:
 
     def __init__(self) -> None:
         self._process = os.getpid()
-        self._made = self._told = -1
+        self._made = self._written = -1
         self._ended: Any = None  # an event, while the other thread runs
 
     def count(self, made: int) -> None:
@@ -283,14 +283,14 @@ class _StepsMade:
 
     def _now_and_then(self) -> None:
         ended = self._ended
-        while ended is not None and not ended.wait(_TOLD_EVERY_S):
-            if self._told != self._made:
+        while ended is not None and not ended.wait(_WRITTEN_EVERY_S):
+            if self._written != self._made:
                 self._write()
 
     def _write(self) -> None:
         hook = sys.modules["_stepscope_hook"]
-        self._told = self._made
-        hook.note(hook.STEPS_MADE.format(os.getpid()), str(self._told))
+        self._written = self._made
+        hook.note(hook.STEPS_MADE.format(os.getpid()), str(self._written))
 
 
 class _Steps:
@@ -302,7 +302,7 @@ class _Steps:
         self._steps = int(configuration["steps"])
         self._optimizer: int | None = None
         self._made = 0
-        self._told = _StepsMade()
+        self._written = _StepsMade()
         self._recorder: Any = None
         self._operators = _Operators()
         self._failed = False
@@ -343,7 +343,7 @@ class _Steps:
 
     def note(self) -> None:
         """Tell the launcher how many steps there were."""
-        self._told.count(self._made)
+        self._written.count(self._made)
 
     def _time(self, recorded: int) -> None:
         """A step ended that was not recorded."""
@@ -356,7 +356,7 @@ class _Steps:
             self._safely(self._time_before)
 
     def _time_before(self) -> None:
-        self._told.aside()
+        self._written.aside()
         self._synchronize()
         self._times.open()
 
@@ -387,7 +387,7 @@ class _Steps:
     def _begin(self) -> None:
         import atexit
 
-        self._told.aside()
+        self._written.aside()
         self._synchronize()
         self._times.close(recorded=False)
         hook, kind = sys.modules["_stepscope_hook"], self._configuration["hook"]
@@ -430,7 +430,7 @@ class _Steps:
         if written := getattr(recorder, "written", ""):
             self._sidecar = written[: -len(".json.gz")] + ".steps.tsv"
         self._times.ended()
-        self._told.end()
+        self._written.end()
         self._write_times()
 
     def _synchronize(self) -> None:
