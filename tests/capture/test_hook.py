@@ -112,6 +112,32 @@ def test_steps_of_the_first_optimizer(
     assert capfd.readouterr().out.split() == ["2"]  # before and after, not in between
 
 
+def test_the_training_thread_writes_no_file_while_steps_are_timed_or_recorded(
+    program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What a disk makes it wait for would be part of the steps."""
+    text = """
+        import sys, threading, time
+        from torch.optim import Optimizer
+        hook, one, told = sys.modules["_stepscope_hook"], Optimizer(), []
+        write = hook.note
+        def note(name, text):
+            if name.startswith("steps-made"):
+                told.append((threading.current_thread() is threading.main_thread(), int(text)))
+            write(name, text)
+        hook.note = note
+        for i in range(20):
+            launch(1); one.step(); i == 14 and time.sleep(1)
+        print(told)
+    """
+    program.trace(text, steps=4, warmup=12)
+    assert eval(capfd.readouterr().out) == [
+        *[(True, made) for made in range(1, 7)],  # from then on steps are timed
+        (False, 15),  # while the program sleeps
+        (True, 16),
+    ]
+
+
 def test_steps_that_the_program_marks_are_not_marked_again(program: Program, torch: Path) -> None:
     root = str(Path(__file__).parents[2] / "src")
     trace = program.trace(

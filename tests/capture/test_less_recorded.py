@@ -193,7 +193,8 @@ def test_fewer_steps_than_asked_for(program: Program, torch: Path) -> None:
 
 def test_steps_of_a_killed_program_are_counted(program: Program, torch: Path) -> None:
     text = TRAIN.replace(
-        "one.step(); other.step()", "one.step(); i == 8 and os.kill(os.getpid(), 9)"
+        "one.step(); other.step()",
+        "one.step(); i == 8 and (time.sleep(1), os.kill(os.getpid(), 9))",
     )
     outcome = program.record(text, steps=10, warmup=12)
     assert any("the program made 9 optimizer steps" in line for line in outcome.warnings)

@@ -73,6 +73,13 @@ def test_a_few_bytes_up_are_a_wait_and_no_transfer(tmp_path: Path, size: int) ->
     assert found.findings[0].recommendations[0].startswith("make small tensors on the GPU")
 
 
+def test_a_column_of_a_batch_up_is_a_transfer(tmp_path: Path) -> None:
+    build = Build()
+    reading(build, kind="HtoD", size=1 << 16, operator="aten::to")
+    found = diagnosed(build, tmp_path)
+    assert [f.cause for f in found.findings] == ["blocking_copy"]
+
+
 def test_waits_of_the_logger_of_ddp_are_no_finding(tmp_path: Path) -> None:
     """The last of eight waits is the one that lasts: it waits for the iteration before."""
     build, at = Build(), 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.simulation.test_events import STATE, contended, save, saving, step, untraced
@@ -112,6 +113,70 @@ def test_an_emptied_cache(tmp_path: Path) -> None:
     known = figures(found.findings[0])
     assert known["allocations"] == known["releases"] == 20 * STEPS
     assert "empty_cache" in found.findings[0].message
+
+
+def collected(
+    folder: Path, *, releases: int = 6, name: str = "void at::native::work", apart: bool = False
+) -> Diagnosis:
+    """Steps of 2 ms of launches, then 30 ms of silence, and releases."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for _ in range(20):
+            build.kernel(at + 20, at + 110, call=(at + 5, at + 15), name=name)
+            at += 100
+        if apart:
+            build.range(at + 50, at + 29_900, "metrics")
+        at += 30_000
+        for _ in range(releases):
+            build.api(at, at + 100, "cudaFree")
+            at += 101
+        build.range(begin, at, f"step {i}")
+    return diagnosed(build, folder)
+
+
+def test_garbage_is_collected_before_a_cache_is_emptied(tmp_path: Path) -> None:
+    """gc.collect() takes 30 of 32.6 ms."""
+    (found,) = collected(tmp_path).findings
+    assert found.cause == "allocator_churn"
+    assert found.time_ns_per_step == pytest.approx(30.5e6, rel=0.02)
+    assert "gc.collect()" in found.message
+    assert found.predicted_step_ns == pytest.approx(2e6, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"releases": 1}, {"name": "my_own_kernel"}, {"apart": True}],
+    ids=["room is made for one tensor", "no PyTorch", "a range names other work"],
+)
+def test_other_silences_before_releases_are_host_work(
+    tmp_path: Path, other: dict[str, Any]
+) -> None:
+    assert collected(tmp_path, **other).verdict == "host_compute"
+
+
+def test_copies_that_map_pages_in_some_steps_leave_the_gain_open(tmp_path: Path) -> None:
+    """Copies take 1 ms in half of the steps of 3 or 13, as it happens: a run may hold either."""
+    found = {}
+    for folder, slow in (("uneven", 11_000), ("alike", 6_000)):
+        build, at = Build(), 0.0
+        (tmp_path / folder).mkdir()
+        for i in range(2 * STEPS):
+            begin, took = at, slow if i % 2 else 12_000 - slow
+            build.kernel(at + 20, at + 2_000, call=(at + 5, at + 15))
+            build.copy(at + 2_000, at + 2_000 + took, call=(at + 20, at + 2_010 + took),
+                       kind="DtoH", size=20 << 20, src="device", dst="pageable")  # fmt: skip
+            at += 2_050 + took
+            build.range(begin, at, f"step {i}")
+        (finding,) = diagnosed(build, tmp_path / folder).findings
+        assert finding.cause == "blocking_copy"
+        found[folder] = finding
+    width = {k: f.prediction_high_ns - f.prediction_low_ns for k, f in found.items()}
+    assert width["uneven"] > 1.5 * width["alike"]
+    assert "pages of host memory" in found["uneven"].message
+    assert "pages of host memory" not in found["alike"].message
+    known = figures(found["uneven"])
+    assert (known["quick_copy_ns"], known["slow_copy_ns"]) == (1_000_000, 11_000_000)
 
 
 def test_compiling_again_and_again(tmp_path: Path) -> None:

@@ -57,6 +57,17 @@ def test_the_replay_without_recording_takes_what_unrecorded_steps_took(
     assert free.step_ns == pytest.approx(unrecorded_us * 1000, rel=0.02)
 
 
+def test_a_cost_that_own_work_may_hide_is_not_told(tmp_path: Path) -> None:
+    """Of 2 ms of own work, 0.46 may be missing in other steps: 0.4 less say little of recording.
+
+    The estimate of 1.5 us a launch counts, as they allow it: nothing, or 0.86 ms at most.
+    """
+    simulation = recorded(tmp_path, 4_600).simulation
+    found = simulation.predict([Free("host_compute")])
+    assert found.unrecorded is not None
+    assert found.unrecorded[0] == pytest.approx(4_925_000, rel=0.01)
+
+
 @pytest.mark.parametrize("pace", [1.0, 2.0])
 def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: float) -> None:
     """Two operators and a launch: 2 x 2.75 + 3.35 us, more by the root of how slow launching is.
@@ -106,7 +117,8 @@ def test_odd_steps_leave_the_cost_within_bounds(tmp_path: Path) -> None:
     """Every fourth of 12 steps pauses for 8 ms more; of ten others, two or three do.
 
     Recorded steps take 5 ms and the run as a whole 7; ten that nobody recorded took 6. Recording
-    then costs 1 ms, or 0.8 more or less: the estimate counts, where it lies between them.
+    then costs 1 ms, or 0.8 more or less by chance and 0.9 by how long 4 ms of own work take, which
+    makes 1.2: the estimate counts, where it lies between them.
     """
     build, at = Build(), 0.0
     for number in range(12):
@@ -127,8 +139,8 @@ def test_odd_steps_leave_the_cost_within_bounds(tmp_path: Path) -> None:
         )
         for bound, f in factor.items()
     }  # fmt: skip
-    assert taken["high"] == pytest.approx(200_000, abs=60_000)
-    assert taken["low"] == pytest.approx(1_800_000, abs=60_000)
+    assert taken["high"] == pytest.approx(0, abs=60_000)
+    assert taken["low"] == pytest.approx(1_800_000, abs=60_000)  # what launching leaves
     assert taken["high"] <= taken["expected"] <= taken["low"]
 
 

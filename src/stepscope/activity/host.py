@@ -30,6 +30,9 @@ SMALL_COPY_BYTES = 1 << 16
 """A copy up to this size is a scalar or flag: its cost is the waiting, not its bytes.
 CUDA stages host-to-device copies up to this size without waiting."""
 
+UPLOAD_BYTES = 1 << 12
+"""From this size on an upload carries data: a column of a batch, a mask, and no few numbers."""
+
 LONG_UNTRACED_NS = 1_000_000
 """Untraced CPU time from this length on is host work of its own. Eager frameworks take 5 to
 100 us from one launch to the next, several times that under a profiler, and up to 1 ms around the
@@ -132,7 +135,10 @@ def blocking_calls(gpu: GpuTimeline) -> Blocking:
     previous[order[1:][same]] = order[:-1][same]
     before = np.maximum(previous, 0)
     completes = is_sync & (previous >= 0) & is_copy[before] & ~on_device[before]
-    of_copy = np.where(completes, ~small[before], is_copy & ~small)
+    # what is uploaded is no value that the host asks for: the wait is that of an upload
+    data = small & (gpu.ops["bytes"][row] >= UPLOAD_BYTES)
+    data &= gpu.ops.equals("copy_kind", "HtoD")[row]
+    of_copy = np.where(completes, ~small[before] | data[before], is_copy & ~small)
     calls = np.flatnonzero(is_sync | blocking_copy)
     return Blocking(calls, of_copy[calls])
 

@@ -51,6 +51,14 @@ ALLOCATION_CALL = re.compile(
 )
 """Host calls that allocate or release memory; several of them also synchronise the device."""
 
+RELEASE_CALL = re.compile(r"^(cuda|hip)Free|^cuMem(Free|Release|Unmap)")
+"""Host calls that release device or host memory."""
+
+TORCH_NAME = re.compile(
+    r"\b(at|c10)::|^(aten|c10d|autograd)::|\btorch\b|^triton_(poi|red|per|tem|for|mm|bmm|spl)_"
+)
+"""Kernels and ranges that only PyTorch has."""
+
 MODULE_CALL = re.compile(
     r"^cu(Module(Load|Unload)|Library(Load|Unload)|Link(Create|AddData|AddFile|Complete))"
     r"|^nvrtc|^hipModuleLoad|^hiprtc|^cudaLibraryLoad"

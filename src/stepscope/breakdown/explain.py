@@ -16,6 +16,7 @@ from stepscope.activity.host import HostTimeline, apart, host_timeline
 from stepscope.activity.locations import Places
 from stepscope.breakdown.outliers import Outliers, find_outliers
 from stepscope.gaps.compilation import FirstCalls, compile_time, first_calls
+from stepscope.gaps.emptying import with_collections
 from stepscope.gaps.gil import GilWaits, gil_waits
 from stepscope.gaps.idle import CAUSES, Gaps, explain_gaps
 from stepscope.gaps.offload import Offload, find_offload
@@ -242,6 +243,7 @@ def explain_gpu(
     loading = first_calls(gpu)
     loop = Loop(steps.label, steps.begin_ns, does.infers)
     timeline = host_timeline(gpu, begin, end, typical, getting_input)
+    timeline = with_collections(timeline, gpu, loop.step_label)
     timeline = without_noise(timeline, gpu, steps.begin_ns[first : last + 1], loop)
     recording = recording_overhead(gpu, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import IntArray
 
 LATE: Final = 0.1
@@ -23,6 +24,16 @@ SELDOM: Final = 0.5
 
 _STRAY: Final = 1
 """Distances that differ by so many steps are the same: what ends a step may fall into the next."""
+
+
+LARGE_BYTES: Final = 1 << 20
+"""Smaller copies take what starting them takes."""
+
+_ENDS: Final = (10.0, 90.0)
+"""Percentiles of copies alike: the quick and the slow ones."""
+
+_FAR_APART: Final = 2.0
+"""Slow copies take so many times what quick ones of the same size do, where they do more."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +111,30 @@ def idle_by_step(e: Explanation, cause: str) -> IntArray:
     waits = np.zeros(e.n_steady, np.int64)
     np.add.at(waits, np.clip(step, 0, e.n_steady - 1), segments["end_ns"][rows] - begin)
     return waits
+
+
+def uneven_copies_ns(e: Explanation) -> float:
+    """By how much copies from or to pageable memory may take less or more in other steps, ns each.
+
+    The driver moves such a copy through memory of its own, and the thread that waits touches the
+    program's pages. Pages that are new to the process are mapped one by one, which takes ten times
+    as long as the copy. Whether ``malloc`` gives a result of ``.cpu()`` pages that were used before
+    is chance, and stays so for many steps: a run may hold the slow copies or the quick ones alone.
+    """
+    ops = e.gpu.ops
+    mine = ops.equals("kind", "memcpy") & (ops["bytes"] >= LARGE_BYTES)
+    mine &= ops.equals("src_memory", "pageable") | ops.equals("dst_memory", "pageable")
+    mine &= (ops["start_ns"] >= e.begin_ns) & (ops["start_ns"] < e.end_ns)
+    rows = np.flatnonzero(mine)
+    length = (ops["end_ns"] - ops["start_ns"])[rows]
+    less = more = 0.0
+    for size in distinct_values(ops["bytes"][rows]).tolist():
+        alike = length[ops["bytes"][rows] == size]
+        quick, slow = np.percentile(alike, _ENDS)
+        if slow >= _FAR_APART * quick:
+            less += float(alike.sum() - len(alike) * quick)
+            more += float(len(alike) * slow - alike.sum())
+    return max(less, more) / e.n_steady
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,8 @@ class HookNotes:
 
     Attributes:
         loaded: whether any Python of the program loaded it.
-        made: optimizer steps of each process that has ``torch.optim``, up to the recording's end.
+        made: optimizer steps of each process that has ``torch.optim``, up to the recording's end;
+            of a process that was killed, up to half a second before.
     """
 
     loaded: bool = False

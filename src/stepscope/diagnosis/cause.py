@@ -146,6 +146,8 @@ class Detection:
         alternative: another repair that is as likely; the range of the prediction reaches to it.
         also: further changes that are part of the repair, replayed together with ``change``.
         added_ns: what the repaired program does instead, ns per step.
+        may_leave: part of the gain that a likely form of the repair leaves undone; the range of
+            the prediction holds it.
         further: a repair that gains more, which is predicted by itself; the range of the
             prediction reaches down to it. Where the first one gains little beside it, it is
             advised first, and predicted.
@@ -181,6 +183,7 @@ class Detection:
     also: tuple[Change, ...] = ()
     alternative: Change | None = None
     added_ns: float = 0.0
+    may_leave: float = 0.0
     further: Further | None = None
     floor_ns: float | None = None
     least_floor_ns: float | None = None

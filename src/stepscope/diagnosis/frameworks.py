@@ -13,6 +13,7 @@ from dataclasses import replace
 from functools import wraps
 from typing import Final
 
+from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection
@@ -70,18 +71,14 @@ def _with_collector(found: Detection) -> Detection:
     return replace(found, next_capture=_INSTEAD.get(capture or "", capture))
 
 
-_TORCH: Final = re.compile(
-    r"\b(at|c10)::|^(aten|c10d|autograd)::|\btorch\b|^triton_(poi|red|per|tem|for|mm|bmm|spl)_"
-)
-
-
 def is_torch(case: Case) -> bool:
     """Whether anything shows that a device's process runs PyTorch."""
     gpu, read = case.explanation.gpu, case.device.read
     if any(len(read(table, "process_id")) for table in ("operator", "python_function")):
         return True
     return bool(
-        gpu.ops.matches("name", _TORCH).any() or gpu.host.ranges.matches("name", _TORCH).any()
+        gpu.ops.matches("name", words.TORCH_NAME).any()
+        or gpu.host.ranges.matches("name", words.TORCH_NAME).any()
     )
 
 

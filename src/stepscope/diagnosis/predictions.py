@@ -146,6 +146,8 @@ def _replayed(
     reach = [step] if other is None else [step, float(simulation.predict([other]).step_ns)]
     low = min(low, *reach)
     high = max(found.high_ns + added, *reach)
+    # another form of the repair, independent of how sure the rest is
+    high = step + math.hypot(high - step, detection.may_leave * max(case.step_ns - step, 0.0))
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(
         Predicted(step, low, high, found.replay_error, apart), case, cause_id, detection

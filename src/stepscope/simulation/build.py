@@ -14,6 +14,7 @@ from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import HostTimeline, blocking_calls, host_timeline, inside
 from stepscope.breakdown.explain import Explanation
+from stepscope.gaps.emptying import with_collections
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
 from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead, call_cost_ns
 from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
@@ -517,6 +518,7 @@ def _timeline(e: Explanation, read: Reader, run: Run) -> HostTimeline:
     step = (run.end_ns - run.begin_ns) // run.steps
     timeline = host_timeline(e.gpu, run.begin_ns, run.end_ns, step, input_time(e.gpu, read))
     begins = e.steps.begin_ns[run.first : run.last + 1]
+    timeline = with_collections(timeline, e.gpu, e.loop.step_label)
     return without_noise(timeline, e.gpu, begins, e.loop)
 
 

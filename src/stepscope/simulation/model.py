@@ -14,7 +14,7 @@ import numpy as np
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
 from stepscope.breakdown.explain import Explanation
-from stepscope.breakdown.recurrence import long_run
+from stepscope.breakdown.recurrence import long_run, uneven_copies_ns
 from stepscope.breakdown.repaired import uncertain_share
 from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
@@ -620,24 +620,38 @@ class Simulation:
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
 
 
+_WORKING: Final = (
+    "host_compute",
+    "input_starvation",
+    "allocator_churn",
+    "checkpoint_stall",
+    "cpu_offload",
+)
+"""Idle time in which the host works, but does not launch."""
+
+
 def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float | None]:
     """What recording costs by steps that were timed without it, over the recorded step.
 
     Where some steps are odd, those that were not recorded held one more or less of them than a mean
-    step of the run does: they then bound the cost, and do not tell it.
+    step of the run does; where copies map pages in some steps, they may in all of these or in none.
+    Host work that launches nothing takes more or less from one stretch of steps to the next. A cost
+    that one of these hides is bounded, and not known.
     """
     run = long_run(e)
-    if not run.odd_ns:
-        return {
-            "low": measured.high_ns / e.step_ns,
-            "expected": measured.cost_ns / e.step_ns,
-            "high": measured.low_ns / e.step_ns,
-        }
-    cost = run.step_ns - measured.unrecorded_ns
+    by_cause = e.gaps.by_cause()
+    work = pace.BETWEEN_TURNS * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
+    uneven = uneven_copies_ns(e)
     steps = 1 / e.n_steady + 1 / measured.unrecorded_steps
     by_chance = run.odd_ns / measured.unrecorded_steps
-    error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance)
-    return {"low": (cost + error) / e.step_ns, "expected": None, "high": (cost - error) / e.step_ns}
+    error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance, work, uneven)
+    cost = measured.cost_ns if not run.odd_ns else run.step_ns - measured.unrecorded_ns
+    known = not run.odd_ns and not uneven and work <= max(cost, 0.0)
+    return {
+        "low": (cost + error) / e.step_ns,
+        "expected": cost / e.step_ns if known else None,
+        "high": (cost - error) / e.step_ns,
+    }
 
 
 def _turn(change: Change) -> int:

@@ -152,6 +152,8 @@ _SKIPPED_STEPS = 2
 _LONG_WARMUP = 8
 """Steps of warm-up from which on those of its second half are timed."""
 _LETTING_GO_NS = 500_000_000
+_WRITTEN_EVERY_S = 0.5
+"""How often another thread tells how many steps there were, while the training thread must not."""
 _RECORDERS = {"profiler": _ProfilerApi, "torch": _TorchProfiler}
 
 
@@ -242,6 +244,55 @@ class _StepTimes:
                 file.write(clocks + "".join(lines))
 
 
+class _StepsMade:
+    """Tells the launcher how many steps there were, which a killed process cannot any more.
+
+    Opening and writing a file takes a tenth of a millisecond and more, and tens of them while the
+    disk writes what the program has just saved. What is timed or recorded must not hold that:
+    meanwhile another thread writes the number, now and then.
+    """
+
+    def __init__(self) -> None:
+        self._process = os.getpid()
+        self._made = self._written = -1
+        self._ended: Any = None  # an event, while the other thread runs
+
+    def count(self, made: int) -> None:
+        """So many steps were made."""
+        self._made = made
+        # a forked process has no other thread
+        if self._ended is None or os.getpid() != self._process:
+            self._write()
+
+    def aside(self) -> None:
+        """From now on the training thread does not write."""
+        import atexit
+        import threading
+
+        if self._ended is None:
+            atexit.register(self.end)
+            self._ended = threading.Event()
+            threading.Thread(target=self._now_and_then, name="stepscope", daemon=True).start()
+
+    def end(self) -> None:
+        """The training thread may write again, and does."""
+        if self._ended is not None:
+            self._ended.set()
+            self._ended = None
+            self._write()
+
+    def _now_and_then(self) -> None:
+        ended = self._ended
+        while ended is not None and not ended.wait(_WRITTEN_EVERY_S):
+            if self._written != self._made:
+                self._write()
+
+    def _write(self) -> None:
+        hook = sys.modules["_stepscope_hook"]
+        self._written = self._made
+        hook.note(hook.STEPS_MADE.format(os.getpid()), str(self._written))
+
+
 class _Steps:
     """Counts the steps of the first optimizer that makes one, and records some of them."""
 
@@ -251,6 +302,7 @@ class _Steps:
         self._steps = int(configuration["steps"])
         self._optimizer: int | None = None
         self._made = 0
+        self._written = _StepsMade()
         self._recorder: Any = None
         self._operators = _Operators()
         self._failed = False
@@ -290,9 +342,8 @@ class _Steps:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     def note(self) -> None:
-        """Tell the launcher how many steps there were, which a killed process cannot any more."""
-        hook = sys.modules["_stepscope_hook"]
-        hook.note(hook.STEPS_MADE.format(os.getpid()), str(self._made))
+        """Tell the launcher how many steps there were."""
+        self._written.count(self._made)
 
     def _time(self, recorded: int) -> None:
         """A step ended that was not recorded."""
@@ -305,6 +356,7 @@ class _Steps:
             self._safely(self._time_before)
 
     def _time_before(self) -> None:
+        self._written.aside()
         self._synchronize()
         self._times.open()
 
@@ -335,6 +387,7 @@ class _Steps:
     def _begin(self) -> None:
         import atexit
 
+        self._written.aside()
         self._synchronize()
         self._times.close(recorded=False)
         hook, kind = sys.modules["_stepscope_hook"], self._configuration["hook"]
@@ -377,6 +430,7 @@ class _Steps:
         if written := getattr(recorder, "written", ""):
             self._sidecar = written[: -len(".json.gz")] + ".steps.tsv"
         self._times.ended()
+        self._written.end()
         self._write_times()
 
     def _synchronize(self) -> None:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 
+from stepscope.activity import names as words
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import is_jax, is_torch
+from stepscope.gaps.emptying import MANY_RELEASES
 from stepscope.trace.units import Unit
 
 _ID = "allocator_churn"
 
 
 _ALLOCATES = "^(cuda|hip)(Malloc|HostAlloc)|^cuMem(Alloc|Create|Map)"
-_RELEASES = "^(cuda|hip)Free|^cuMem(Free|Release|Unmap)"
+_RELEASES = words.RELEASE_CALL.pattern
+_FAR_LONGER = 2
+"""Releases wait for the device as long as it works: idle time is what the calls take, or less."""
 _MANY = 8  # a step that releases so many blocks gives the whole cache back
 
 
@@ -41,6 +45,15 @@ def detect(case: Case) -> Detection | None:
             ": the allocator's cache is emptied again and again, by torch.cuda.empty_cache() "
             "or because memory is nearly full"
         )
+    in_calls = float((api["end_ns"] - api["start_ns"])[
+        inside & api.matches("name", words.ALLOCATION_CALL)
+    ].sum()) / e.n_steady  # fmt: skip
+    collects = framework and released >= MANY_RELEASES and time > _FAR_LONGER * in_calls
+    if collects:
+        message += (
+            "; most of the time passes before the releases, without a CUDA call, as it does while "
+            "gc.collect() looks through all objects"
+        )
     recommendations = [
         "allocate before the loop and use the buffers again; release them behind it",
         "where sizes change: one buffer of the largest size, or cudaMallocAsync and cudaFreeAsync, "
@@ -49,7 +62,8 @@ def detect(case: Case) -> Detection | None:
     ]
     if framework:
         recommendations = [
-            "remove torch.cuda.empty_cache() from the loop (and gc.collect() with it)",
+            "remove torch.cuda.empty_cache() from the loop"
+            + (", and gc.collect() before it" if collects else " (and gc.collect() with it)"),
             "keep shapes constant, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             "leave headroom: near the memory limit the caching allocator releases and retries",
         ]
@@ -94,10 +108,15 @@ CAUSE = Cause(
     differential=(
         "The wait inside cudaFree is not host_sync: it goes with the call. launch_bound has late "
         "launches without such calls. "
+        "A silence of the host that ends as PyTorch's cache is given back is gc.collect(), which "
+        "is called there, and belongs to it, unless a range of its own says otherwise. "
         "The first steps allocate by right: they are set aside as warm-up. Pinning host memory "
         "for a batch belongs to the input pipeline when an annotation says so."
     ),
-    prediction="the step without the idle time during allocation calls",
+    prediction=(
+        "the step without the idle time during allocation calls, and in collections of garbage "
+        "right before the cache is emptied"
+    ),
     reference="PyTorch documentation: CUDA semantics, memory management",
     min_share=0.05,
     remedies=(

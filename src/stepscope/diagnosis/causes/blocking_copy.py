@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
+from stepscope.breakdown.recurrence import LARGE_BYTES, of_idle_time, uneven_copies_ns
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import in_cuda, in_jax
 from stepscope.diagnosis.workloads import in_inference
 
 _ID = "blocking_copy"
+_PAGEABLE = "(src_memory = 'pageable' OR dst_memory = 'pageable')"
 _OTHERS = "cause IN ('checkpoint_stall', 'cpu_offload')"
 
 
@@ -60,7 +65,40 @@ def detect(case: Case) -> Detection | None:
     ]
     if not pageable:
         recommendations = recommendations[1:]
+    uneven = uneven_copies_ns(case.explanation)
+    if uneven:
+        message += (
+            "; copies of one size take {quick_copy_ns} to {slow_copy_ns}: pages of host memory "
+            "that were not used before are mapped meanwhile, as it happens in some steps or all"
+        )
     in_window = "kind = 'memcpy' AND copy_kind IN ('HtoD', 'DtoH') AND {gpu} AND {window}"
+    figures = [
+        idle_figure(_ID),
+        Figure(
+            "exposed_host_copy_ns",
+            "ns",
+            "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {gpu}",
+        ),
+        Figure(
+            "copies_of_other_causes_ns",
+            "ns",
+            "SELECT coalesce(sum(exposed_copy_ns), 0)::BIGINT FROM host_event "
+            f"WHERE {_OTHERS} AND {{gpu}}",
+        ),
+        Figure("copies", "count", f"SELECT count(*) FROM gpu_op WHERE {in_window}"),
+        Figure("copied_bytes", "bytes", f"SELECT sum(bytes)::BIGINT FROM gpu_op WHERE {in_window}"),
+        Figure(
+            "pageable_bytes",
+            "bytes",
+            f"SELECT coalesce(sum(bytes), 0)::BIGINT FROM gpu_op WHERE {in_window} AND {_PAGEABLE}",
+        ),
+    ]
+    if uneven:
+        figures += [
+            Figure(name, "ns", _of_uneven(f"quantile_disc(ns, {part})", in_window))
+            for name, part in (("quick_copy_ns", 0.1), ("slow_copy_ns", 0.9))
+        ]
+    rare = of_idle_time(case.explanation, _ID)
     return Detection(
         time_ns=time,
         uncertain_ns=case.idle_ns("launch_bound"),
@@ -74,31 +112,18 @@ def detect(case: Case) -> Detection | None:
         ),
         message=message,
         recommendations=recommendations,
-        figures=[
-            idle_figure(_ID),
-            Figure(
-                "exposed_host_copy_ns",
-                "ns",
-                "SELECT sum(exposed_host_copy_ns)::BIGINT FROM step WHERE steady AND {gpu}",
-            ),
-            Figure(
-                "copies_of_other_causes_ns",
-                "ns",
-                "SELECT coalesce(sum(exposed_copy_ns), 0)::BIGINT FROM host_event "
-                f"WHERE {_OTHERS} AND {{gpu}}",
-            ),
-            Figure("copies", "count", f"SELECT count(*) FROM gpu_op WHERE {in_window}"),
-            Figure(
-                "copied_bytes", "bytes", f"SELECT sum(bytes)::BIGINT FROM gpu_op WHERE {in_window}"
-            ),
-            Figure(
-                "pageable_bytes",
-                "bytes",
-                f"SELECT coalesce(sum(bytes), 0)::BIGINT FROM gpu_op WHERE {in_window} "
-                "AND (src_memory = 'pageable' OR dst_memory = 'pageable')",
-            ),
-        ],
+        figures=figures,
         where=where,
+        rare=replace(rare, chance=math.hypot(rare.chance, uneven / time)),
+    )
+
+
+def _of_uneven(value: str, in_window: str) -> str:
+    """A statement on the large copies of the size of which some take longest over others."""
+    return (
+        f"SELECT {value}::BIGINT FROM (SELECT end_ns - start_ns AS ns, bytes FROM gpu_op "
+        f"WHERE {in_window} AND {_PAGEABLE} AND bytes >= {LARGE_BYTES}) GROUP BY bytes "
+        "ORDER BY quantile_disc(ns, 0.9) - quantile_disc(ns, 0.1) DESC, bytes LIMIT 1"
     )
 
 
