@@ -173,6 +173,31 @@ def test_autocast_from_the_forward_to_the_backward_pass(runner: Runner) -> None:
     assert changes(run)["bf16-autocast"]["applied"] == 20
 
 
+def test_a_module_runs_and_is_stored_as_without_fixes(runner: Runner) -> None:
+    text = """
+        import copy, pickle, torch
+        call = torch.nn.Module.__call__
+        class Shown(torch.nn.Module):
+            def forward(self, x):
+                seen.append(call.__code__.co_name)
+                return x
+        model, seen = torch.nn.Module(Shown(), torch.nn.Conv2d()), []
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(3):
+            model(torch.Tensor(dim=4))
+            optimizer.step()
+            stored = pickle.loads(pickle.dumps(model.own))
+            print(len(stored), [one(model, (1,)) for one in copy.deepcopy(model.own).values()])
+        print(seen, call.__code__.co_name, call is torch.nn.Module.__call__)
+    """
+    run = runner.once(text, "channels-last")
+    assert changes(run)["channels-last"]["applied"] == 1
+    assert run.output is not None
+    assert run.output.read_text().splitlines() == [
+        *["1 [None]"] * 3, "['__call__', '__call__', '__call__'] __call__ True"
+    ]  # fmt: skip
+
+
 def test_copies_that_need_not_block(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAPER_CUDA", "1")
     text = """
@@ -598,3 +623,35 @@ def test_with_pytorch_itself(tmp_path: Path) -> None:
     assert {one["refused"] for one in found.values()} == {""}
     assert all(one["applied"] for one in found.values()), found
     assert len(run.processes[0]["losses"]) == 12
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize("compiled", ["model = torch.compile(model, backend=backend)",
+                                      "model.compile(backend=backend)"])  # fmt: skip
+def test_a_program_that_compiles_is_compiled_as_without_fixes(
+    tmp_path: Path, compiled: str
+) -> None:
+    text = f"""
+        import torch
+        graphs = []
+        def backend(module, inputs):
+            graphs.append(len(module.graph.nodes))
+            return module.forward
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.GELU()))
+        {compiled}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(8):
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            optimizer.step()
+        print(graphs)
+    """
+    runner = Runner(tmp_path)
+    shown = []
+    for names in ("", "tf32", "compile", "channels-last"):
+        run = runner.once(text, names)
+        assert run.output is not None
+        assert run.exit_code == 0, run.output.read_text()
+        shown.append(run.output.read_text())
+    assert len(set(shown)) == 1
