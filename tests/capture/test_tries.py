@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -264,6 +265,12 @@ def test_datasets_that_workers_cannot_share(runner: Runner) -> None:
             def __iter__(self): return iter([1])
         class Sharded(IterableDataset):
             def __iter__(self): return iter([get_worker_info()])
+        class ByMethod(IterableDataset):
+            def part(self): return share()
+            def __iter__(self): return iter([self.part()])
+        class Inherited(ByMethod):
+            def __iter__(self): return super().__iter__()
+        def share(): return get_worker_info()
         class OnGpu:
             def __init__(self): self.data = [torch.Tensor(where="cuda")]
         loaders = [DataLoader(CHOICE)]
@@ -273,6 +280,9 @@ def test_datasets_that_workers_cannot_share(runner: Runner) -> None:
     for choice, why in (
         ("Stream()", "does not ask get_worker_info"),
         ("Sharded()", ""),
+        ("ByMethod()", ""),
+        ("Inherited()", ""),
+        ("Stream(), worker_init_fn=lambda _: share()", ""),
         ("OnGpu()", "holds CUDA tensors"),
         ("[lambda: 1], multiprocessing_context='spawn'", "cannot be pickled"),
     ):
@@ -435,6 +445,29 @@ def test_each_fix_by_itself_and_what_changes_nothing(runner: Runner) -> None:
     assert verdicts["workers=2"] in ("keep", "no_difference", "worse")
     runs = {one.names[0]: len(one.exit_codes) for one in result.tried}
     assert runs == {"workers=2": 2, "fused-optimizer": 1, "prefetch=4": 1}
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "DataLoader()",
+        "DataLoader([1], prefetch_factor=999)",
+        "torch.optim.SGD([])",
+        "model(1, 2, 3)",
+        "torch.Tensor().backward(1)",
+        "sys.exit('bye')",
+        "raise KeyboardInterrupt",
+    ],
+)
+def test_mistakes_of_the_program_are_told_as_without_us(runner: Runner, mistake: str) -> None:
+    text = TRAIN.replace("loader =", f"import sys\n{mistake}\nloader =", 1)
+    alone = subprocess.run(runner.command(text), capture_output=True, text=True, check=False)
+    names = "workers=2,foreach-optimizer,bf16-autocast,non-blocking"
+    run = runner.once(text, names)
+    assert run.output is not None
+    assert run.output.read_text() == alone.stdout + alone.stderr
+    assert alone.stderr
+    assert run.exit_code == (alone.returncode if alone.returncode >= 0 else 128 - alone.returncode)
 
 
 def test_a_fix_that_changes_training(runner: Runner) -> None:

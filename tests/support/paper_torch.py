@@ -152,7 +152,7 @@ FILES = {
         class DataLoader:
             def __init__(self, dataset, batch_size=1, shuffle=None, num_workers=0, collate_fn=None,
                          pin_memory=False, *, prefetch_factor=None, persistent_workers=False,
-                         multiprocessing_context=None):
+                         multiprocessing_context=None, worker_init_fn=None):
                 if prefetch_factor == 999: raise ValueError("too many")
                 self.dataset = dataset
                 self.given = (num_workers, pin_memory, prefetch_factor, persistent_workers)

@@ -248,7 +248,9 @@ class Trial:
                 return
             try:
                 given = signature.bind(made, *arguments, **named)
-            except TypeError:  # the program's own mistake, told as without us
+            except TypeError:
+                given = None
+            if given is None:  # the program's own mistake, told as without us
                 build(made, *arguments, **named)
                 return
             self._building.add(id(made))
@@ -273,12 +275,16 @@ class Trial:
             same = all(given.arguments.get(name) is value for name, value in own.items())
             if same and len(own) == len(given.arguments):
                 raise
-            for module, change in self._changes:
-                if hasattr(module, event):
-                    change.refuse(f"{type(made).__name__} does not take it: {str(error)[:200]}")
+            problem = f"{type(made).__name__} does not take it: {str(error)[:200]}"
+        else:
+            problem = ""
+        if problem:
             given.arguments.clear()
             given.arguments.update(own)
-            build(*given.args, **given.kwargs)
+            build(*given.args, **given.kwargs)  # may fail as it would without us
+            for module, change in self._changes:
+                if hasattr(module, event):
+                    change.refuse(problem)
             return
         for call in self._built:
             call()
@@ -371,6 +377,32 @@ class Trial:
         return [self._host[i] - a for i, a in enumerate(self._host[:-1], 1)], "host"
 
 
+def _without_our_frames(
+    show: Callable[..., None], kind: Any, error: BaseException, trace: Any
+) -> None:
+    """Show an exception that ends the program as it would be without us."""
+    import types
+
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        left += [one.__cause__, one.__context__]
+        steps, at = [], one.__traceback__
+        while at is not None:
+            if not at.tb_frame.f_code.co_filename.startswith(os.path.dirname(_HERE)):  # noqa: PTH120
+                steps.append(at)
+            at = at.tb_next
+        kept = None
+        for step in reversed(steps):
+            kept = types.TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+        one.__traceback__ = kept
+    show(kind, error, error.__traceback__)
+
+
 def install(configuration: _Configuration, wanted: dict[str, Callable[[Any], None]]) -> None:
     """Watch this process of the program.
 
@@ -378,8 +410,11 @@ def install(configuration: _Configuration, wanted: dict[str, Callable[[Any], Non
         configuration: of the run.
         wanted: receives what to call once a module was imported.
     """
+    import functools
+
     trial = Trial(configuration)
     trial.tell("at_start")
+    sys.excepthook = functools.partial(_without_our_frames, sys.excepthook)
     wanted["torch"] = trial.torch_is_there
     wanted["torch.optim"] = trial.watch_optimizers
     wanted["torch.optim.optimizer"] = trial.watch_steps
