@@ -318,7 +318,6 @@ class Cycle:
     alive = 0
     def __init__(self): self.me = self; Cycle.alive += 1
     def __del__(self): Cycle.alive -= 1
-held = bytearray(b"1" * 100_000_000)
 optimizer, history, alive = torch.optim.SGD([torch.Tensor()]), [], []
 for i in range(1, 102):
     alive.append(Cycle.alive)
@@ -348,10 +347,13 @@ def test_what_is_alive_is_not_looked_at_again(runner: Runner) -> None:
     assert len(notes) == 1
 
 
-def test_what_was_passed_over_is_collected_once_memory_has_grown(runner: Runner) -> None:
+def test_what_was_passed_over_is_collected_once_memory_has_grown(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAPER_CUDA", "1")
     many = "history = [*history, *([k] for k in range(30_000))][-120_000:]"
-    large = "if i == 9: c = Cycle(); c.held = bytearray(b'1' * 200_000_000); del c"
-    alive, _ = collections(runner, f"{many}\n    {large}")
+    held = "torch.cuda.memory_allocated = lambda: Cycle.alive * 2**31"
+    alive, _ = collections(runner, f"{many}\n    {held}\n    if i == 9: Cycle()")
     assert alive[8] == alive[48] == 1
     assert alive[49] == 0
 
