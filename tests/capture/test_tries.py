@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 import textwrap
 from collections.abc import Callable
@@ -173,6 +174,31 @@ def test_autocast_from_the_forward_to_the_backward_pass(runner: Runner) -> None:
     assert changes(run)["bf16-autocast"]["applied"] == 20
 
 
+def test_a_module_runs_and_is_stored_as_without_fixes(runner: Runner) -> None:
+    text = """
+        import copy, pickle, torch
+        call = torch.nn.Module.__call__
+        class Shown(torch.nn.Module):
+            def forward(self, x):
+                seen.append(call.__code__.co_name)
+                return x
+        model, seen = torch.nn.Module(Shown(), torch.nn.Conv2d()), []
+        optimizer = torch.optim.SGD(model.parameters())
+        for i in range(3):
+            model(torch.Tensor(dim=4))
+            optimizer.step()
+            stored = pickle.loads(pickle.dumps(model.own))
+            print(len(stored), [one(model, (1,)) for one in copy.deepcopy(model.own).values()])
+        print(seen, call.__code__.co_name, call is torch.nn.Module.__call__)
+    """
+    run = runner.once(text, "channels-last")
+    assert changes(run)["channels-last"]["applied"] == 1
+    assert run.output is not None
+    assert run.output.read_text().splitlines() == [
+        *["1 [None]"] * 3, "['__call__', '__call__', '__call__'] __call__ True"
+    ]  # fmt: skip
+
+
 def test_copies_that_need_not_block(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PAPER_CUDA", "1")
     text = """
@@ -239,6 +265,12 @@ def test_datasets_that_workers_cannot_share(runner: Runner) -> None:
             def __iter__(self): return iter([1])
         class Sharded(IterableDataset):
             def __iter__(self): return iter([get_worker_info()])
+        class ByMethod(IterableDataset):
+            def part(self): return share()
+            def __iter__(self): return iter([self.part()])
+        class Inherited(ByMethod):
+            def __iter__(self): return super().__iter__()
+        def share(): return get_worker_info()
         class OnGpu:
             def __init__(self): self.data = [torch.Tensor(where="cuda")]
         loaders = [DataLoader(CHOICE)]
@@ -248,6 +280,9 @@ def test_datasets_that_workers_cannot_share(runner: Runner) -> None:
     for choice, why in (
         ("Stream()", "does not ask get_worker_info"),
         ("Sharded()", ""),
+        ("ByMethod()", ""),
+        ("Inherited()", ""),
+        ("Stream(), worker_init_fn=lambda _: share()", ""),
         ("OnGpu()", "holds CUDA tensors"),
         ("[lambda: 1], multiprocessing_context='spawn'", "cannot be pickled"),
     ):
@@ -283,7 +318,6 @@ class Cycle:
     alive = 0
     def __init__(self): self.me = self; Cycle.alive += 1
     def __del__(self): Cycle.alive -= 1
-held = bytearray(b"1" * 100_000_000)
 optimizer, history, alive = torch.optim.SGD([torch.Tensor()]), [], []
 for i in range(1, 102):
     alive.append(Cycle.alive)
@@ -313,10 +347,13 @@ def test_what_is_alive_is_not_looked_at_again(runner: Runner) -> None:
     assert len(notes) == 1
 
 
-def test_what_was_passed_over_is_collected_once_memory_has_grown(runner: Runner) -> None:
+def test_what_was_passed_over_is_collected_once_memory_has_grown(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAPER_CUDA", "1")
     many = "history = [*history, *([k] for k in range(30_000))][-120_000:]"
-    large = "if i == 9: c = Cycle(); c.held = bytearray(b'1' * 200_000_000); del c"
-    alive, _ = collections(runner, f"{many}\n    {large}")
+    held = "torch.cuda.memory_allocated = lambda: Cycle.alive * 2**31"
+    alive, _ = collections(runner, f"{many}\n    {held}\n    if i == 9: Cycle()")
     assert alive[8] == alive[48] == 1
     assert alive[49] == 0
 
@@ -410,6 +447,29 @@ def test_each_fix_by_itself_and_what_changes_nothing(runner: Runner) -> None:
     assert verdicts["workers=2"] in ("keep", "no_difference", "worse")
     runs = {one.names[0]: len(one.exit_codes) for one in result.tried}
     assert runs == {"workers=2": 2, "fused-optimizer": 1, "prefetch=4": 1}
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        "DataLoader()",
+        "DataLoader([1], prefetch_factor=999)",
+        "torch.optim.SGD([])",
+        "model(1, 2, 3)",
+        "torch.Tensor().backward(1)",
+        "sys.exit('bye')",
+        "raise KeyboardInterrupt",
+    ],
+)
+def test_mistakes_of_the_program_are_told_as_without_us(runner: Runner, mistake: str) -> None:
+    text = TRAIN.replace("loader =", f"import sys\n{mistake}\nloader =", 1)
+    alone = subprocess.run(runner.command(text), capture_output=True, text=True, check=False)
+    names = "workers=2,foreach-optimizer,bf16-autocast,non-blocking"
+    run = runner.once(text, names)
+    assert run.output is not None
+    assert run.output.read_text() == alone.stdout + alone.stderr
+    assert alone.stderr
+    assert run.exit_code == (alone.returncode if alone.returncode >= 0 else 128 - alone.returncode)
 
 
 def test_a_fix_that_changes_training(runner: Runner) -> None:
@@ -598,3 +658,35 @@ def test_with_pytorch_itself(tmp_path: Path) -> None:
     assert {one["refused"] for one in found.values()} == {""}
     assert all(one["applied"] for one in found.values()), found
     assert len(run.processes[0]["losses"]) == 12
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="PyTorch is not installed")
+@pytest.mark.parametrize("compiled", ["model = torch.compile(model, backend=backend)",
+                                      "model.compile(backend=backend)"])  # fmt: skip
+def test_a_program_that_compiles_is_compiled_as_without_fixes(
+    tmp_path: Path, compiled: str
+) -> None:
+    text = f"""
+        import torch
+        graphs = []
+        def backend(module, inputs):
+            graphs.append(len(module.graph.nodes))
+            return module.forward
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Sequential(torch.nn.GELU()))
+        {compiled}
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for i in range(8):
+            loss = model(torch.ones(2, 4)).sum()
+            loss.backward()
+            optimizer.step()
+        print(graphs)
+    """
+    runner = Runner(tmp_path)
+    shown = []
+    for names in ("", "tf32", "compile", "channels-last"):
+        run = runner.once(text, names)
+        assert run.output is not None
+        assert run.exit_code == 0, run.output.read_text()
+        shown.append(run.output.read_text())
+    assert len(set(shown)) == 1

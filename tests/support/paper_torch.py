@@ -97,12 +97,9 @@ FILES = {
     """,
     "torch/nn/modules/__init__.py": "",
     "torch/nn/modules/module.py": """
-        before, after = {}, {}
         class Handle:
             def __init__(self, hooks, call): self.hooks = hooks; hooks[self] = call
             def remove(self): self.hooks.pop(self, None)
-        def register_module_forward_pre_hook(call): return Handle(before, call)
-        def register_module_forward_hook(call, always_call): return Handle(after, call)
         class Module:
             def __init__(self, *inner):
                 import torch
@@ -118,11 +115,8 @@ FILES = {
             def to(self, memory_format):
                 for one in self.parameters(): one.format = memory_format
             def _call(self, *inputs):
-                for call in [*before.values(), *self.own.values()]:
-                    inputs = call(self, inputs) or inputs
-                found = self.forward(*inputs)
-                for call in list(after.values()): call(self, inputs, found)
-                return found
+                for call in list(self.own.values()): inputs = call(self, inputs) or inputs
+                return self.forward(*inputs)
             def __call__(self, *inputs): return (self._compiled_call_impl or self._call)(*inputs)
             def forward(self, x):
                 for one in self.inner: x = one(x)
@@ -158,7 +152,7 @@ FILES = {
         class DataLoader:
             def __init__(self, dataset, batch_size=1, shuffle=None, num_workers=0, collate_fn=None,
                          pin_memory=False, *, prefetch_factor=None, persistent_workers=False,
-                         multiprocessing_context=None):
+                         multiprocessing_context=None, worker_init_fn=None):
                 if prefetch_factor == 999: raise ValueError("too many")
                 self.dataset = dataset
                 self.given = (num_workers, pin_memory, prefetch_factor, persistent_workers)

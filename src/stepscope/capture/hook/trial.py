@@ -85,6 +85,30 @@ class _Losses:
         return list(map(list, zip(self._steps, values))), self._failed  # noqa: B905 - Python 3.8
 
 
+class Hook:
+    """A forward hook of ours; a module that is stored or copied has one that does nothing."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *arguments: Any) -> Any:
+        """As PyTorch calls it."""
+        return self._call(*arguments)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return eval, ("lambda *_: None",)
+
+
+def _call_before_compiled(module: Any, call: Callable[..., None]) -> None:
+    compiled = module._compiled_call_impl
+
+    def both(*arguments: Any, **named: Any) -> Any:
+        call()
+        return compiled(*arguments, **named)
+
+    module._compiled_call_impl = both
+
+
 class Trial:
     """One process of a run.
 
@@ -92,9 +116,11 @@ class Trial:
         warmup: steps to let pass.
         last: number of the last step that is timed; 0 where the program's end decides.
         inherited: whether a process above this one applies the same fixes.
-        outermost: modules that the program has called itself, up to its first step.
         accepted: parameters of the optimizer that is being made.
+        hook: makes a forward hook of a function.
     """
+
+    hook = Hook
 
     def __init__(self, configuration: _Configuration) -> None:
         self._folder = configuration["folder"]
@@ -102,7 +128,6 @@ class Trial:
         steps = int(configuration.get("steps", "0"))
         self.last = self.warmup + steps if steps else 0
         self.inherited = os.environ.get(_INHERITED) == configuration["folder"]
-        self.outermost: list[Any] = []
         self.accepted: tuple[str, ...] = ()
         self._process = os.getpid()
         self._optimizer: int | None = None
@@ -115,8 +140,7 @@ class Trial:
         self._building: set[int] = set()
         self._built: list[Callable[[], None]] = []
         self._at_work = False
-        self._inside: Any = None
-        self._watching: list[Any] = []
+        self._outermost: Any = None
         self._written = False
         self._changes: list[tuple[Any, Any]] = []
         if text := configuration.get("tries", ""):
@@ -146,17 +170,17 @@ class Trial:
 
     def torch_is_there(self, torch: Any) -> None:
         """The program has imported torch."""
+        import functools
+
         self.tell("on_torch", torch)
         tensor = getattr(torch, "Tensor", None)
         if tensor is not None and hasattr(tensor, "backward"):
             self._watch_losses(torch, tensor)
         if self.handles("at_work", "on_module"):
-            modules = sys.modules.get("torch.nn.modules.module")
-            if modules is not None:
-                self._watching = [
-                    modules.register_module_forward_pre_hook(self._forward_begins),
-                    modules.register_module_forward_hook(self._forward_ends, always_call=True),
-                ]
+            hook: Any = sys.modules["_stepscope_hook"]
+            tell_of = functools.partial(self.tell, "on_module")
+            self._outermost = hook._part("modules").Outermost(self._begin_work, tell_of)
+            self._outermost.watch(torch)
 
     def _watch_losses(self, torch: Any, tensor: Any) -> None:
         call = tensor.backward
@@ -177,36 +201,19 @@ class Trial:
             self._at_work = True
             self.tell("at_work")
 
-    def _forward_begins(self, module: Any, _: Any) -> None:
-        self._begin_work()
-        if self._inside is None:
-            self._inside = module
-            if not any(module is one for one in self.outermost):
-                self.outermost.append(module)
-                self.tell("on_module", module)
-
-    def _forward_ends(self, module: Any, *_: Any) -> None:
-        if module is self._inside:
-            self._inside = None
-
     def before_forward(self, module: Any, call: Callable[..., None]) -> None:
         """Call something whenever a module's forward pass begins."""
-        self._before[id(module)] = module.register_forward_pre_hook(call), call
+        if getattr(module, "_compiled_call_impl", None) is not None:
+            _call_before_compiled(module, call)
+        else:
+            self._before[id(module)] = module.register_forward_pre_hook(Hook(call)), call
 
     def call_before(self, module: Any) -> None:
         """What is called before a module that has just been compiled stays outside of that."""
         handle, call = self._before.pop(id(module), (None, None))
-        if handle is None or call is None:
-            return
-        handle.remove()
-        compiled = module._compiled_call_impl
-        before = call
-
-        def both(*arguments: Any, **named: Any) -> Any:
-            before()
-            return compiled(*arguments, **named)
-
-        module._compiled_call_impl = both
+        if handle is not None and call is not None:
+            handle.remove()
+            _call_before_compiled(module, call)
 
     def wait(self, place: str) -> None:
         """A line of the program waited for the GPU."""
@@ -241,7 +248,9 @@ class Trial:
                 return
             try:
                 given = signature.bind(made, *arguments, **named)
-            except TypeError:  # the program's own mistake, told as without us
+            except TypeError:
+                given = None
+            if given is None:  # the program's own mistake, told as without us
                 build(made, *arguments, **named)
                 return
             self._building.add(id(made))
@@ -266,12 +275,16 @@ class Trial:
             same = all(given.arguments.get(name) is value for name, value in own.items())
             if same and len(own) == len(given.arguments):
                 raise
-            for module, change in self._changes:
-                if hasattr(module, event):
-                    change.refuse(f"{type(made).__name__} does not take it: {str(error)[:200]}")
+            problem = f"{type(made).__name__} does not take it: {str(error)[:200]}"
+        else:
+            problem = ""
+        if problem:
             given.arguments.clear()
             given.arguments.update(own)
-            build(*given.args, **given.kwargs)
+            build(*given.args, **given.kwargs)  # may fail as it would without us
+            for module, change in self._changes:
+                if hasattr(module, event):
+                    change.refuse(problem)
             return
         for call in self._built:
             call()
@@ -302,9 +315,8 @@ class Trial:
             return
         self._made += 1
         if self._made == 1:
-            for handle in self._watching:
-                handle.remove()
-            self._watching = []
+            if self._outermost is not None:
+                self._outermost.end()
             hook: Any = sys.modules["_stepscope_hook"]
             hook.note(hook.STEPS_MADE.format(self._process), "1")
         if self._made >= self.warmup and len(self._host) <= _MOST_STEPS:
@@ -365,6 +377,32 @@ class Trial:
         return [self._host[i] - a for i, a in enumerate(self._host[:-1], 1)], "host"
 
 
+def _without_our_frames(
+    show: Callable[..., None], kind: Any, error: BaseException, trace: Any
+) -> None:
+    """Show an exception that ends the program as it would be without us."""
+    import types
+
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        left += [one.__cause__, one.__context__]
+        steps, at = [], one.__traceback__
+        while at is not None:
+            if not at.tb_frame.f_code.co_filename.startswith(os.path.dirname(_HERE)):  # noqa: PTH120
+                steps.append(at)
+            at = at.tb_next
+        kept = None
+        for step in reversed(steps):
+            kept = types.TracebackType(kept, step.tb_frame, step.tb_lasti, step.tb_lineno)
+        one.__traceback__ = kept
+    show(kind, error, error.__traceback__)
+
+
 def install(configuration: _Configuration, wanted: dict[str, Callable[[Any], None]]) -> None:
     """Watch this process of the program.
 
@@ -372,8 +410,11 @@ def install(configuration: _Configuration, wanted: dict[str, Callable[[Any], Non
         configuration: of the run.
         wanted: receives what to call once a module was imported.
     """
+    import functools
+
     trial = Trial(configuration)
     trial.tell("at_start")
+    sys.excepthook = functools.partial(_without_our_frames, sys.excepthook)
     wanted["torch"] = trial.torch_is_there
     wanted["torch.optim"] = trial.watch_optimizers
     wanted["torch.optim.optimizer"] = trial.watch_steps

@@ -50,7 +50,7 @@ def on_module(change: Change, module: Any) -> None:
             one.contiguous(memory_format=last) if _is_image(torch, one) else one for one in inputs
         )
 
-    module.register_forward_pre_hook(convert)
+    module.register_forward_pre_hook(change.trial.hook(convert))
     change.applied()
 
 

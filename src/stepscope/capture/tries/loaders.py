@@ -7,6 +7,9 @@ if TYPE_CHECKING:
     from typing import Any
 
 
+_MOST_FUNCTIONS = 200
+
+
 class _Nowhere:
     """A file that keeps nothing."""
 
@@ -24,10 +27,10 @@ def why_no_workers(torch: Any, given: dict[str, Any]) -> str:
     """
     dataset = given.get("dataset")
     iterable = torch.utils.data.IterableDataset
-    if isinstance(dataset, iterable) and not _shards(dataset):
+    if isinstance(dataset, iterable) and not _shards(dataset, given):
         return (
-            f"{type(dataset).__name__} is an IterableDataset that does not ask get_worker_info: "
-            "each worker would give all of the data"
+            f"{type(dataset).__name__} is an IterableDataset that does not ask get_worker_info, as "
+            "far as its code shows: each worker would give all of the data"
         )
     if _on_gpu(dataset):
         return f"{type(dataset).__name__} holds CUDA tensors, which workers cannot share safely"
@@ -38,17 +41,41 @@ def why_no_workers(torch: Any, given: dict[str, Any]) -> str:
     return ""
 
 
-def _shards(dataset: Any) -> bool:
-    """Whether the code that iterates over a dataset asks which worker it is in."""
-    codes = [getattr(getattr(type(dataset), "__iter__", None), "__code__", None)]
-    while codes:
-        code = codes.pop()
-        if code is None:
+def _shards(dataset: Any, given: dict[str, Any]) -> bool:
+    """Whether the code that iterates over a dataset, or starts a worker, asks which worker it is.
+
+    Followed are methods of the dataset and functions of the files in which that code stands.
+    """
+    kind = type(dataset)
+    left = [getattr(kind, "__iter__", None), given.get("worker_init_fn")]
+    seen: set[Any] = set()
+    while left and len(seen) < _MOST_FUNCTIONS:
+        function = left.pop()
+        code = getattr(function, "__code__", None)
+        if code is None or code in seen:
             continue
-        if "get_worker_info" in code.co_names:
+        seen.add(code)
+        names = _names(code)
+        if "get_worker_info" in names:
             return True
-        codes += [inner for inner in code.co_consts if hasattr(inner, "co_names")]
+        known = getattr(function, "__globals__", {})
+        for name in names:
+            left += [vars(one).get(name) for one in kind.__mro__]
+            left.append(known.get(name))
+        if "super" in names:
+            left += [vars(one).get("__iter__") for one in kind.__mro__]
     return False
+
+
+def _names(code: Any) -> set[str]:
+    """The names that a piece of code and those inside it use."""
+    found: set[str] = set()
+    codes = [code]
+    while codes:
+        one = codes.pop()
+        found.update(one.co_names)
+        codes += [inner for inner in one.co_consts if hasattr(inner, "co_names")]
+    return found
 
 
 def _on_gpu(dataset: Any) -> bool:

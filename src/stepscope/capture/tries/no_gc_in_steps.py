@@ -8,6 +8,8 @@ at, until memory has grown so much that something may have been missed.
 
 from __future__ import annotations
 
+import sys
+
 from .base import Try
 
 TYPE_CHECKING = False
@@ -24,7 +26,7 @@ TRY = Try(
     "in reference cycles, gc.collect(1) after every 50th step",
     refused="Changes nothing where the program has turned collection off. Memory in reference "
     "cycles is freed later: when the memory of the process, or what PyTorch has on the GPU, has "
-    "grown by half, all objects are looked at.",
+    "grown by half and by 1 GiB, all objects are looked at.",
 )
 _BETWEEN = 50
 _EARLY = (2, 4, 8)
@@ -34,6 +36,8 @@ _LONG_NS = 200_000
 _NEXT_TO_NONE = 100
 """Objects of garbage a step up to which steps leave next to none."""
 _GROWN = 1.5
+_GROWN_BYTES = 1 << 30
+"""Memory that is worth looking at all objects for: by both, and so more and more rarely."""
 
 
 class _Garbage:
@@ -100,7 +104,10 @@ def _collect_missed(change: Change) -> None:
     import gc
 
     memory = _memory(change)
-    grown = any(now > _GROWN * then for now, then in zip(memory, _garbage.memory))  # noqa: B905 - Python 3.8
+    grown = any(
+        now > _GROWN * then and now > then + _GROWN_BYTES
+        for now, then in zip(memory, _garbage.memory)  # noqa: B905 - Python 3.8
+    )
     if grown or (_garbage.passed_over and _garbage.a_step > _NEXT_TO_NONE):
         gc.unfreeze()
         gc.collect()
@@ -120,6 +127,7 @@ def _memory(change: Change) -> tuple[int, int]:
         peak = 0
     else:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        peak *= 1 if sys.platform == "darwin" else 1024  # elsewhere it counts kilobytes
     cuda = change.torch.cuda
     used = cuda.is_initialized() and hasattr(cuda, "memory_allocated")
     return peak, cuda.memory_allocated() if used else 0

@@ -17,9 +17,10 @@ TRY = Try(
     summary="every DataLoader makes its batches in N worker processes",
     repairs=("input_starvation",),
     lines="DataLoader(..., num_workers=N)",
-    refused="Refused where a dataset is an IterableDataset whose __iter__ does not ask "
-    "get_worker_info (each worker would give all of the data), holds CUDA tensors, or cannot be "
-    "pickled where workers are not forked. Random numbers that the dataset draws become others.",
+    refused="Refused where a dataset is an IterableDataset whose __iter__, what that calls, and "
+    "worker_init_fn do not ask get_worker_info (each worker would give all of the data), where it "
+    "holds CUDA tensors, or cannot be pickled and workers are not forked. Random numbers that the "
+    "dataset draws become others.",
     order=1,
     automatic="auto",
 )
