@@ -38,7 +38,7 @@ SHORT_NS = 100_000
 SPREAD: Final = 1.2
 """How far the achieved share is from :data:`ACHIEVED`, either way."""
 
-_TRANSPOSED: Final = re.compile(r"_(tn|nn|nt)_(?:n_|align)|sgemm_\w*?_(tn|nn|nt)(?:_|$)")
+_TRANSPOSED: Final = re.compile(r"_(tn|nn|nt)_(?:n(?:_|$)|align)|sgemm_\w*?_(tn|nn|nt)(?:_|$)")
 _BATCHED: Final = frozenset({"aten::bmm", "aten::baddbmm"})
 _ALIGNED: Final = 4
 """Elements of single precision in sixteen bytes: GEMMs of batches whose rows are no multiple of

@@ -69,10 +69,13 @@ def detect(case: Case) -> Detection | None:
     )
     # the first advice for inference is 16 bits, with weights that are stored so
     first_of_two = found.after == "tf32" and not case.explanation.workload.infers
-    return replace(detected, further=_BF16) if first_of_two else detected
+    if not first_of_two:
+        return detected
+    return replace(detected, further=_BF16, texts={"first": _BF16.first, "further": _TYPE})
 
 
-_BF16: Final = Further(Precision("bf16"), "autocast to BF16", "TF32")
+_TYPE: Final = "BF16"
+_BF16: Final = Further(Precision("bf16"), f"autocast to {_TYPE}", "TF32")
 
 CAUSE = Cause(
     id=_ID,
