@@ -359,7 +359,7 @@ CONVOLUTION_NAME = (
 
 
 
-def convolved(place: Path, name: str, *calls: tuple[str, str], beside: str = "") -> list[float]:
+def convolved(place: Path, name: str, *calls: tuple[str, str], beside: tuple[str, ...] = ()) -> list[float]:
     """Kernels of convolutions of 1 ms and what they take on tensor cores, ns; of one step."""
     device = Device()
     for number in range(STEPS):
@@ -368,8 +368,8 @@ def convolved(place: Path, name: str, *calls: tuple[str, str], beside: str = "")
             if operator:
                 device.operator(operator, shapes)
             device.kernel(name, 1_000.0)
-        if beside:
-            device.kernel(beside)
+        for other in beside:
+            device.kernel(other)
         device.kernel(pointwise("relu", 2))
         device.build.range(begin, device.at, f"step_{number}")
     found = low_precision(device.kernels(place))
@@ -383,7 +383,15 @@ def test_convolutions_without_shapes_take_a_share_with_what_is_beside_them(tmp_p
     name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
     converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
     share = SHARE["expected"]
-    assert convolved(tmp_path, name, beside=converts) == [1e6 * share, 1e5 * share]
+    assert convolved(tmp_path, name, beside=(converts,)) == [1e6 * share, 1e5 * share]
+
+
+def test_conversions_of_other_convolutions_stay(tmp_path: Path) -> None:
+    name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
+    half = name.replace("f32f32_f32f32_f32", "bf16bf16_bf16f32_f32").replace("ffma", "tensor16x8x16")
+    converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
+    beside = (pointwise("relu", 2), converts, half)
+    assert convolved(tmp_path, name, beside=beside) == [1e6 * SHARE["expected"]]
 
 
 def test_convolutions_by_their_shapes(tmp_path: Path) -> None:

@@ -106,8 +106,7 @@ def on_tensor_cores(kernels: Kernels, after: str) -> OnTensorCores:
     by_shape = _of_shapes(kernels, call, mine, after)
     rest = mine & (call < 0)
     if rest.any():
-        beside = ops.matches("name", _BESIDE) | ops.matches("name", LAYOUT_CHANGE)
-        rest |= beside & kernels.gpu.is_compute & kernels.steady & (call < 0)
+        rest |= _beside(kernels, rest) & kernels.steady & (call < 0)
     told = ops.matches("name", _DEPTHWISE) & mine
     for part_of_old in parts.values():
         part_of_old[told] = old[told]
@@ -125,6 +124,23 @@ def is_convolution(kernels: Kernels) -> BoolArray:
     return kernels.in_category("convolution") | (
         kernels.in_category("matmul") & kernels.gpu.ops.matches("name", _WHOLE)
     )
+
+
+def _beside(kernels: Kernels, mine: BoolArray) -> BoolArray:
+    """Conversions and transforms that stand between some convolutions, and beside no others."""
+    ops, order = kernels.gpu.ops, kernels.order
+    around = ops.matches("name", _BESIDE) | ops.matches("name", LAYOUT_CHANGE)
+    around &= kernels.gpu.is_compute
+    products = is_convolution(kernels)
+    part = (around | products | ops.equals("kind", "memset"))[order]
+    run = np.cumsum(~part)  # each ends where something else stands
+    count = int(run[-1]) + 1 if len(run) else 0
+    own = np.bincount(run[mine[order]], minlength=count) > 0
+    others = np.bincount(run[(products & ~mine)[order]], minlength=count) > 0
+    found = np.zeros(len(ops), bool)
+    found[order] = (own & ~others)[run] & part
+    mask: BoolArray = found & around
+    return mask
 
 
 def _calls(kernels: Kernels) -> IntArray:
