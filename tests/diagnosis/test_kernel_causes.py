@@ -198,7 +198,9 @@ def test_its_gradient_has_two_products_on_either_side(tmp_path: Path) -> None:
         steps.build.range(begin, steps.host, f"step_{i}")
     diagnosis, _ = steps.diagnose(tmp_path)
     finding = only(diagnosis, "unfused_attention")
-    assert finding.time_ns_per_step == pytest.approx((150 + (1 - SHARES[UNMASKED][LENGTH]) * 200) * 1000)
+    assert finding.time_ns_per_step == pytest.approx(
+        (150 + (1 - SHARES[UNMASKED][LENGTH]) * 200) * 1000
+    )
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,8 @@ def test_fused_attention_by_its_shapes(
     tmp_path: Path, head: int, length: int, mask: str, share: float
 ) -> None:
     found = written_out(tmp_path, head, length, mask=mask)
-    assert found is not None and found.by_shape
+    assert found is not None
+    assert found.by_shape
     flop = 2 * 2 * 256 * 512 * 512 * head
     moved = 2 * OPERANDS * 256 * length * head * 2
     expected = flop / (989.5e12 * share * OF_FORWARD) + moved / (OPERANDS_BANDWIDTH * 4.8e12)
@@ -247,7 +248,8 @@ def test_fused_attention_by_its_shapes(
 
 def test_fused_attention_in_single_precision_does_without_tensor_cores(tmp_path: Path) -> None:
     found = written_out(tmp_path, 64, 128, gemm=SGEMM.format("nn"), mask="mul")
-    assert found is not None and found.by_shape
+    assert found is not None
+    assert found.by_shape
     expected = 2 * 2 * 256 * 128 * 128 * 64 / (67e12 * SINGLE_RATES[1] * OF_FORWARD) * 1e9
     assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(expected, rel=1e-3)
 
@@ -264,7 +266,8 @@ def test_fused_attention_as_a_share_of_the_products(
     tmp_path: Path, gemm: str, mask: str, share: float
 ) -> None:
     found = written_out(tmp_path, 64, 512, gemm=gemm, mask=mask, shapes=False)
-    assert found is not None and not found.by_shape
+    assert found is not None
+    assert not found.by_shape
     assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(200_000 * share)
 
 
@@ -273,7 +276,8 @@ def test_products_of_odd_lengths_take_longer_than_their_fused_kernel(tmp_path: P
         written_out(folder(tmp_path, name[:3]), 64, 197, gemm=name, shapes=False)
         for name in (GEMM, UNALIGNED)
     )
-    assert plain is not None and unaligned is not None
+    assert plain is not None
+    assert unaligned is not None
     assert unaligned.repair.new_ns.sum() < 0.5 * plain.repair.new_ns.sum()
 
 
@@ -357,9 +361,9 @@ CONVOLUTION_NAME = (
 )
 
 
-
-
-def convolved(place: Path, name: str, *calls: tuple[str, str], beside: tuple[str, ...] = ()) -> list[float]:
+def convolved(
+    place: Path, name: str, *calls: tuple[str, str], beside: tuple[str, ...] = ()
+) -> list[float]:
     """Kernels of convolutions of 1 ms and what they take on tensor cores, ns; of one step."""
     device = Device()
     for number in range(STEPS):
@@ -388,7 +392,9 @@ def test_convolutions_without_shapes_take_a_share_with_what_is_beside_them(tmp_p
 
 def test_conversions_of_other_convolutions_stay(tmp_path: Path) -> None:
     name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
-    half = name.replace("f32f32_f32f32_f32", "bf16bf16_bf16f32_f32").replace("ffma", "tensor16x8x16")
+    half = name.replace("f32f32_f32f32_f32", "bf16bf16_bf16f32_f32").replace(
+        "ffma", "tensor16x8x16"
+    )
     converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
     beside = (pointwise("relu", 2), converts, half)
     assert convolved(tmp_path, name, beside=beside) == [1e6 * SHARE["expected"]]

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import among
-from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair, scaled
+from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
 from stepscope.trace.frame import BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -56,7 +56,11 @@ ALIGNED_SHARE: Final = 0.39
 GEMMs of whole blocks: those take 2.6 times as long with heads of 32, 64 and 128, the fused kernel
 hardly longer (same measurements)."""
 
-RATES: Final = {UNMASKED: (0.25, 0.49, 0.65), CAUSAL: (0.23, 0.42, 0.49), MASKED: (0.15, 0.30, 0.33)}
+RATES: Final = {
+    UNMASKED: (0.25, 0.49, 0.65),
+    CAUSAL: (0.23, 0.42, 0.49),
+    MASKED: (0.15, 0.30, 0.33),
+}
 """Share of the peak in half precision that fused attention reaches in forward and backward pass
 together, with heads up to 32, of 64 and from 128 wide; causal: of half of the arithmetic. Fitted
 to times of 60 sizes from 64 to 2048 positions (H200, cuDNN of PyTorch 2.11); sequences are
@@ -73,7 +77,7 @@ OPERANDS = 13 / 6
 """Tensors of the size of the queries that are moved for each of the six GEMMs that are replaced:
 four in the forward pass, nine in the backward pass."""
 OPERANDS_BANDWIDTH = 0.5
-"""Share of the memory's bandwidth at which that happens, beside the arithmetic: same measurements."""
+"""Share of the memory's bandwidth at which that happens, beside the arithmetic (as measured)."""
 
 BACKWARD_RATE = 0.72
 """Rate of the backward pass over that of the forward pass: 157 of 216 TFLOP/s for cuDNN with heads
@@ -282,7 +286,8 @@ def fused_ns(kernels: Kernels, gemms: IntArray, mask: str) -> FloatArray | None:
     item = 2 if half else 4
     moved = OPERANDS * batch * head * length * item
     memory = moved / (OPERANDS_BANDWIDTH * kernels.bandwidth) if half and kernels.bandwidth else 0
-    return np.maximum((flop / rate + memory) * 1e9, _CALL_NS / 2)
+    each: FloatArray = np.maximum((flop / rate + memory) * 1e9, _CALL_NS / 2)
+    return each
 
 
 def _share_of_peak(mask: str, head: FloatArray, length: FloatArray, *, half: bool) -> FloatArray:

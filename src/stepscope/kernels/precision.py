@@ -84,9 +84,11 @@ def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
     if peaks is None or not peaks.of(after):
         return old
     sizes = np.array([_ITEM_BYTES[name] for name in MATH_NAMES])
-    before, rate = _reached(kernels, rows, peaks), peaks.of(after) * ACHIEVED[after]
+    before = _reached(kernels, rows, peaks)
+    achieved = np.full(len(rows), ACHIEVED[after])
     if after == "tf32":
-        rate = rate / ACHIEVED[after] * _achieved_in_tf32(kernels, rows)
+        achieved = _achieved_in_tf32(kernels, rows)
+    rate = peaks.of(after) * achieved
     flop, moved = product_work(kernels)
     arithmetic = flop[rows] / rate * 1e9
     smaller = _ITEM_BYTES[after] / sizes[kernels.math[rows]]
@@ -168,8 +170,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
     )
     rows, old = rows[in_order], kernels.duration_ns[rows[in_order]]
     least, new, most = (
-        np.minimum(np.rint(np.concatenate(both)[in_order]), old).astype(np.int64)
-        for both in bounds
+        np.minimum(np.rint(np.concatenate(both)[in_order]), old).astype(np.int64) for both in bounds
     )
     total, usual = int(old.sum()), int(new.sum())
     repair = Repair(

@@ -17,8 +17,8 @@ STAYS: Final = (0.0, 0.0, 0.3)
 """Share of these kernels that stays, least, usual and most: the first convolution's input, and
 operators that have no other order."""
 NORMS: Final = (0.3, 0.58, 0.8)
-"""What batch normalisation takes with channels last, over what it takes with channels first: 0.23 to
-0.72 in thirteen runs of seven networks, half precision and single (H200, PyTorch 2.11)."""
+"""What batch normalisation takes with channels last, over what it takes with channels first: 0.23
+to 0.72 in thirteen runs of seven networks, half precision and single (H200, PyTorch 2.11)."""
 DEPTHWISE: Final = (0.15, 0.3, 0.6)
 """The same of depthwise convolutions in the framework's own kernels (0.14 to 0.35 in four runs)."""
 
