@@ -204,8 +204,8 @@ def pulled(
         if lever.setting is not None and replays is not None:
             predicted, after = _with_setting(case, lever.setting, replays)
         elif kernels.per_step(int(saved.sum())) <= least and not (
-            # launches that go may be what the step waits for
-            replays is not None and repair.merged.any()
+            # launches that surely go may be what the step waits for
+            replays is not None and repair.certain and repair.merged.any()
         ):
             continue
         else:

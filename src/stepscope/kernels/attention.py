@@ -237,8 +237,8 @@ def _length_class(kernels: Kernels, rows: IntArray) -> int:
     softmax = rows[kernels.in_category("softmax")[rows]]
     texts = kernels.gpu.ops.texts["name"]
     names = set(kernels.gpu.ops["name"][softmax].tolist())
-    told = [_WARP_LENGTH.search(texts[code]) for code in names]
-    exponents = [int(one.group(1)) if one else _LONG for one in told]
+    matches = [_WARP_LENGTH.search(texts[code]) for code in names]
+    exponents = [int(one.group(1)) if one else _LONG for one in matches]
     return int(np.clip(max(exponents, default=_LONG) - _SHORTEST, 0, _LONG - _SHORTEST))
 
 

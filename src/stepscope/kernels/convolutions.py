@@ -107,15 +107,15 @@ def on_tensor_cores(kernels: Kernels, after: str) -> OnTensorCores:
     rest = mine & (call < 0)
     if rest.any():
         rest |= _beside(kernels, rest) & kernels.steady & (call < 0)
-    told = ops.matches("name", _DEPTHWISE) & mine
+    known = ops.matches("name", _DEPTHWISE) & mine
     for part_of_old in parts.values():
-        part_of_old[told] = old[told]
+        part_of_old[known] = old[known]
     for rows, part in by_shape:
-        told[rows] = True
+        known[rows] = True
         parts["low"][rows] = old[rows] * part / SPREAD
         parts["expected"][rows] = old[rows] * part
         parts["high"][rows] = old[rows] * min(part * SPREAD, 1.0)
-    rows = np.flatnonzero(rest | told | mine)
+    rows = np.flatnonzero(rest | known | mine)
     return OnTensorCores(rows, *(np.minimum(part, old)[rows] for part in parts.values()))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final
 
 import numpy as np
@@ -13,47 +12,24 @@ from stepscope.kernels.kernels import LAYOUT_CHANGE
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "layout_changes"
-STAYS: Final = (0.0, 0.0, 0.3)
-"""Share of these kernels that stays, least, usual and most: the first convolution's input, and
-operators that have no other order."""
-NORMS: Final = (0.3, 0.58, 0.8)
-"""What batch normalisation takes with channels last, over what it takes with channels first: 0.23
-to 0.72 in thirteen runs of seven networks, half precision and single (H200, PyTorch 2.11)."""
-DEPTHWISE: Final = (0.15, 0.3, 0.6)
-"""The same of depthwise convolutions in the framework's own kernels (0.14 to 0.35 in four runs)."""
-
-_NORM_FIRST: Final = re.compile(
-    r"batch_norm_(backward|collect_statistics|transform_input)_kernel|bn_(bw|fw_tr|fw_inf)_1C11"
-)
-_DEPTHWISE_FIRST: Final = re.compile(r"conv_depthwise2d_(forward|backward|grad_weight)_kernel")
+_STAYS: Final = 0.3
+"""Share that may stay: the first convolution's input, and operators that have no other order."""
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
-    """Transposes between NCHW and NHWC that cuDNN or MIOpen puts around convolutions.
-
-    With them what is slower with channels first: batch normalisation, depthwise convolutions.
-    """
+    """Transposes between NCHW and NHWC that cuDNN or MIOpen puts around convolutions."""
     kernels = case.explanation.kernels
-    ops = kernels.gpu.ops
-    free = kernels.gpu.is_compute & kernels.steady & ~taken
-    reorders = free & ops.matches("name", LAYOUT_CHANGE)
-    if not reorders.any():
+    mine = kernels.gpu.ops.matches("name", LAYOUT_CHANGE) & kernels.gpu.is_compute
+    rows = np.flatnonzero(mine & kernels.steady & ~taken)
+    if not len(rows):
         return None
-    norms = free & ops.matches("name", _NORM_FIRST)
-    depthwise = free & ops.matches("name", _DEPTHWISE_FIRST)
-    rows = np.flatnonzero(reorders | norms | depthwise)
     old = kernels.duration_ns[rows]
-    least, new, most = (
-        np.rint(old * np.select([norms[rows], depthwise[rows]], (norm, alone), stay))
-        for stay, norm, alone in zip(STAYS, NORMS, DEPTHWISE, strict=True)
-    )
     return Found(
-        repair=changed(rows, old, new.astype(np.int64), float(least.sum()), float(most.sum())),
+        repair=changed(rows, old, np.zeros(len(rows), np.int64), 0, _STAYS * float(old.sum())),
         message=(
-            "{kernels_per_step} kernels per step reorder tensors between the layout of the model "
-            "(channels first) and that of the convolutions (channels last), or normalise and "
-            "convolve single channels where that layout is slow; they take {kernels_ns_per_step}, "
-            "with channels last some {changed_ns_per_step}"
+            "{kernels_per_step} kernels per step only reorder tensors between the layout of the "
+            "model (channels first) and that of the convolutions (channels last); they take "
+            "{kernels_ns_per_step}"
         ),
         recommendations=[
             "model = model.to(memory_format=torch.channels_last), and the images: "
@@ -76,9 +52,8 @@ LEVER = Lever(
         "channels (nhwcAddPadding) stays with channels last as well."
     ),
     prediction=(
-        "the step without the kernels that reorder, and with batch normalisation and depthwise "
-        "convolutions as long as they were measured to take with channels last; the range's upper "
-        "end keeps a third of the former. That convolutions and pooling gain as well is not counted"
+        "the step without these kernels; the range's upper end keeps a third of them. That "
+        "normalisation and pooling gain as well with channels last is not counted"
     ),
     reference="PyTorch: channels last memory format; NVIDIA: tensor layouts in memory",
     find=find,
