@@ -153,7 +153,7 @@ def contradictions(finding: Finding, step: float) -> list[str]:
     return found
 
 
-WHOLE_STEP = "whole step"
+FURTHER = ("whole step", "bf16")
 """What the repair of a pair says where it is the further one (``Finding.further``)."""
 
 
@@ -161,7 +161,8 @@ def predicted(finding: Finding | None, repair: str) -> tuple[int, int, int] | No
     """The prediction for the repair that was made, with its bounds, ns."""
     if finding is None:
         return None
-    own = getattr(finding, "further", None) if WHOLE_STEP in repair else None
+    is_further = any(text in repair.lower() for text in FURTHER)
+    own = getattr(finding, "further", None) if is_further else None
     own = own or finding
     return own.predicted_step_ns, own.prediction_low_ns, own.prediction_high_ns
 

@@ -24,7 +24,7 @@ from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.diagnosis.verify import verify
 from stepscope.kernels.ceilings import peaks_of
-from stepscope.kernels.precision import ACHIEVED
+from stepscope.kernels.precision import ACHIEVED, START_NS, TF32_ACHIEVED
 from stepscope.render.levers import lever_lines
 from stepscope.render.markdown import diagnosis_markdown
 
@@ -158,8 +158,9 @@ def test_tf32_has_half_precision_before_it(tmp_path: Path) -> None:
     lever = named(found, "lower_precision")
     peaks = peaks_of("NVIDIA H200")
     assert peaks is not None
-    gain = peaks.half * ACHIEVED["16bit"] / (peaks.tf32 * ACHIEVED["tf32"])
-    assert lever.time_ns_per_step == pytest.approx(6 * 200e3 * (1 - 1 / gain), rel=0.01)
+    gain = peaks.half * ACHIEVED["16bit"] / (peaks.tf32 * TF32_ACHIEVED["nn"])
+    expected = 6 * (200e3 * (1 - 1 / gain) - START_NS["16bit"])
+    assert lever.time_ns_per_step == pytest.approx(expected, rel=0.01)
     assert "TF32" in lever.message
 
 

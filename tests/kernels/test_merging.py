@@ -10,17 +10,25 @@ from tests.support.build import AUTOGRAD, MAIN, Build
 
 from stepscope.api import Job
 from stepscope.kernels.attention import (
-    HALF_RATE_AT_CAUSAL,
-    RATE_NARROW,
-    RATE_WIDE,
+    BACKWARD_RATE,
+    CAUSAL,
+    MASKED,
+    OPERANDS,
+    OPERANDS_BANDWIDTH,
+    RATES,
+    SHARES,
+    SINGLE_RATES,
+    SINGLE_SHARES,
+    UNMASKED,
     UnfusedAttention,
 )
+from stepscope.kernels.convolutions import SHARE
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.merging import ISSUED, SPECIAL_SHARE, merged, whole_reductions, work_of
 from stepscope.kernels.precision import (
     ACHIEVED,
-    CONVERTED,
-    CONVOLUTION,
+    START_NS,
+    TF32_ACHIEVED,
     in_precision,
     low_precision,
 )
@@ -179,35 +187,103 @@ def test_functions_take_more_instructions(operation: str, heavier: str) -> None:
     assert sum(work_of(operation)) < sum(work_of(heavier))
 
 
-def written_out(folder: Path, head: int, length: int) -> UnfusedAttention:
+SGEMM = "ampere_sgemm_128x128_{}"
+TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_{}_n_tilesize128x128x32_execute_kernel__5x_cublas"
+UNALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_64x64_nn_align1>(int)"
+
+
+def written_out(
+    place: Path,
+    head: int,
+    length: int,
+    *,
+    gemm: str = GEMM,
+    mask: str = "triu_tril",
+    softmax: str = SOFTMAX,
+    shapes: bool = True,
+) -> UnfusedAttention | None:
+    """Attention of 256 heads in the forward pass, each of its kernels 100 us."""
     device = Device()
     scores = f"[[256,{length},{head}],[256,{head},{length}]]"
     values = f"[[256,{length},{length}],[256,{length},{head}]]"
     for number in range(STEPS):
         begin = device.at
-        device.operator("aten::bmm", scores)
-        device.kernel(GEMM)
-        device.kernel(pointwise("masked_fill", 2))
-        device.kernel(SOFTMAX)
-        device.operator("aten::bmm", values)
-        device.kernel(GEMM)
+        if shapes:
+            device.operator("aten::bmm", scores)
+        device.kernel(gemm)
+        device.kernel(pointwise(mask, 2))
+        device.kernel(softmax)
+        if shapes:
+            device.operator("aten::bmm", values)
+        device.kernel(gemm)
         device.build.range(begin, device.at, f"step_{number}")
-    found = device.job(folder).explained.cases[0].explanation.inside_kernels.attention
+    return device.job(place).explained.cases[0].explanation.inside_kernels.attention
+
+
+OF_FORWARD = (1 + 2.5 / BACKWARD_RATE) / 3.5
+
+
+@pytest.mark.parametrize(
+    ("head", "length", "mask", "share"),
+    [
+        (64, 512, "triu_tril", RATES[CAUSAL][1] / 0.5),
+        (128, 512, "mul", RATES[UNMASKED][2]),
+        (64, 500, "mul", RATES[UNMASKED][1]),  # four blocks of 128, too
+        # causal or not: between both
+        (64, 512, "masked_fill", (RATES[CAUSAL][1] / 0.5 * RATES[MASKED][1]) ** 0.5),
+    ],
+)
+def test_fused_attention_by_its_shapes(
+    tmp_path: Path, head: int, length: int, mask: str, share: float
+) -> None:
+    found = written_out(tmp_path, head, length, mask=mask)
     assert found is not None
-    return found
-
-
-@pytest.mark.parametrize(("head", "rate"), [(64, RATE_NARROW), (128, RATE_WIDE)])
-def test_fused_attention_by_its_shapes(tmp_path: Path, head: int, rate: float) -> None:
-    length = 512
-    found = written_out(tmp_path, head, length)
-    # two products of the forward pass, half of each under the mask
-    flop = 2 * 2 * 256 * length * length * head / 2
-    reached = 989.5e12 * rate * length / (length + HALF_RATE_AT_CAUSAL)
-    steps = found.softmaxes
     assert found.by_shape
-    assert found.repair.new_ns.sum() / steps == pytest.approx(flop / reached * 1e9, rel=1e-3)
+    flop = 2 * 2 * 256 * 512 * 512 * head
+    moved = 2 * OPERANDS * 256 * length * head * 2
+    expected = flop / (989.5e12 * share * OF_FORWARD) + moved / (OPERANDS_BANDWIDTH * 4.8e12)
+    assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(expected * 1e9, rel=1e-2)
     assert found.repair.low_ns < found.repair.new_ns.sum() < found.repair.high_ns
+
+
+def test_fused_attention_in_single_precision_does_without_tensor_cores(tmp_path: Path) -> None:
+    found = written_out(tmp_path, 64, 128, gemm=SGEMM.format("nn"), mask="mul")
+    assert found is not None
+    assert found.by_shape
+    expected = 2 * 2 * 256 * 128 * 128 * 64 / (67e12 * SINGLE_RATES[1] * OF_FORWARD) * 1e9
+    assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("gemm", "mask", "share"),
+    [
+        (GEMM, "mul", SHARES[UNMASKED][2]),  # 2 to the 9th positions
+        (GEMM, "masked_fill", SHARES[MASKED][2]),
+        (SGEMM.format("nn"), "triu_tril", SINGLE_SHARES["fp32"][0][CAUSAL]),
+    ],
+)
+def test_fused_attention_as_a_share_of_the_products(
+    tmp_path: Path, gemm: str, mask: str, share: float
+) -> None:
+    found = written_out(tmp_path, 64, 512, gemm=gemm, mask=mask, shapes=False)
+    assert found is not None
+    assert not found.by_shape
+    assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(200_000 * share)
+
+
+def test_products_of_odd_lengths_take_longer_than_their_fused_kernel(tmp_path: Path) -> None:
+    plain, unaligned = (
+        written_out(folder(tmp_path, name[:3]), 64, 197, gemm=name, shapes=False)
+        for name in (GEMM, UNALIGNED)
+    )
+    assert plain is not None
+    assert unaligned is not None
+    assert unaligned.repair.new_ns.sum() < 0.5 * plain.repair.new_ns.sum()
+
+
+def test_attention_whose_products_are_quicker_than_a_fused_kernel_stays(tmp_path: Path) -> None:
+    """Products in TF32 use tensor cores, fused attention in single precision does not."""
+    assert written_out(tmp_path, 64, 512, gemm=TF32.format("nn"), shapes=False) is None
 
 
 @pytest.mark.parametrize(
@@ -231,10 +307,52 @@ def test_products_in_a_quicker_type(tmp_path: Path, size: int, us: float, limit:
     kernels = device.kernels(tmp_path)
     rows = np.flatnonzero(kernels.in_category("matmul") & kernels.steady)
     expected = {
-        "arithmetic": 2.0 * size**3 / (494.5e12 * ACHIEVED["tf32"]) * 1e9,
-        "ratio": length * 1e3 * 67 * ACHIEVED["fp32"] / (494.5 * ACHIEVED["tf32"]),
+        "arithmetic": 2.0 * size**3 / (494.5e12 * TF32_ACHIEVED["nn"]) * 1e9,
+        "ratio": length * 1e3 * 67 * ACHIEVED["fp32"] / (494.5 * TF32_ACHIEVED["nn"]),
     }
-    assert in_precision(kernels, rows, "tf32") == pytest.approx(expected[limit], rel=1e-3)
+    new = in_precision(kernels, rows, "tf32")
+    assert new == pytest.approx(expected[limit] + START_NS["tf32"], rel=1e-3)
+
+
+def folder(parent: Path, name: str) -> Path:
+    """A folder for one of several captures of a test."""
+    found = parent / name
+    found.mkdir()
+    return found
+
+
+def one_product(place: Path, name: str, shapes: str, operator: str = "aten::bmm") -> float:
+    """What a product that takes 1 ms takes in TF32, ns."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        if shapes:
+            device.operator(operator, shapes)
+        device.kernel(name, 1_000.0)
+        device.kernel(pointwise("mul", 2))
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(place)
+    rows = np.flatnonzero(kernels.in_category("matmul") & kernels.steady)
+    return float(in_precision(kernels, rows, "tf32")[0])
+
+
+def test_products_of_weight_gradients_gain_less_in_tf32(tmp_path: Path) -> None:
+    forward, gradient = (
+        one_product(folder(tmp_path, layout), SGEMM.format(layout), "") for layout in ("tn", "nt")
+    )
+    start = START_NS["tf32"]
+    assert (gradient - start) / (forward - start) == pytest.approx(
+        TF32_ACHIEVED["tn"] / TF32_ACHIEVED["nt"]
+    )
+
+
+@pytest.mark.parametrize(("columns", "gains"), [(48, True), (49, False)])
+def test_batches_of_odd_rows_stay_on_the_cuda_cores(
+    tmp_path: Path, columns: int, gains: bool
+) -> None:
+    shapes = f"[[64,{columns},32],[64,32,{columns}]]"
+    new = one_product(tmp_path, SGEMM.format("nn"), shapes)
+    assert (new < 1e6) == gains
 
 
 CONVOLUTION_NAME = (
@@ -243,28 +361,60 @@ CONVOLUTION_NAME = (
 )
 
 
-@pytest.mark.parametrize(
-    ("layout", "groups", "gains"),
-    [
-        ("nhwckrsc_nhwc", 1, CONVOLUTION),
-        ("nchwkcrs_nchw", 1, CONVOLUTION / (1 + CONVERTED["expected"])),
-        ("nchwkcrs_nchw", 32, None),
-    ],
-)
-def test_convolutions_on_tensor_cores_are_converted_and_groups_gain_nothing(
-    tmp_path: Path, layout: str, groups: int, gains: float | None
-) -> None:
+def convolved(
+    place: Path, name: str, *calls: tuple[str, str], beside: tuple[str, ...] = ()
+) -> list[float]:
+    """Kernels of convolutions of 1 ms and what they take on tensor cores, ns; of one step."""
     device = Device()
-    name = CONVOLUTION_NAME.format(layout=layout, groups=groups)
     for number in range(STEPS):
         begin = device.at
-        device.kernel(name, 1_000.0)
+        for operator, shapes in calls or [("", "")]:
+            if operator:
+                device.operator(operator, shapes)
+            device.kernel(name, 1_000.0)
+        for other in beside:
+            device.kernel(other)
         device.kernel(pointwise("relu", 2))
         device.build.range(begin, device.at, f"step_{number}")
-    found = low_precision(device.kernels(tmp_path))
+    found = low_precision(device.kernels(place))
     assert found is not None
-    peaks = found.peaks
-    of_gemms = peaks.tf32 * ACHIEVED["tf32"] / (peaks.fp32 * ACHIEVED["fp32"])
-    expected = 1e6 if gains is None else 1e6 / (of_gemms * gains)
-    assert found.repair.new_ns == pytest.approx(expected, rel=1e-3)
     assert found.repair.low_ns <= found.repair.new_ns.sum() <= found.repair.high_ns
+    a_step = len(found.repair.rows) // STEPS
+    return [float(ns) for ns in found.repair.new_ns[:a_step]]
+
+
+def test_convolutions_without_shapes_take_a_share_with_what_is_beside_them(tmp_path: Path) -> None:
+    name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
+    converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
+    share = SHARE["expected"]
+    assert convolved(tmp_path, name, beside=(converts,)) == [1e6 * share, 1e5 * share]
+
+
+def test_conversions_of_other_convolutions_stay(tmp_path: Path) -> None:
+    name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
+    half = name.replace("f32f32_f32f32_f32", "bf16bf16_bf16f32_f32").replace(
+        "ffma", "tensor16x8x16"
+    )
+    converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
+    beside = (pointwise("relu", 2), converts, half)
+    assert convolved(tmp_path, name, beside=beside) == [1e6 * SHARE["expected"]]
+
+
+def test_convolutions_by_their_shapes(tmp_path: Path) -> None:
+    name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
+    images, narrow = "[64,256,56,56]", "[64,64,56,56]"
+    forward, backward, depthwise = convolved(
+        tmp_path,
+        name,
+        ("aten::cudnn_convolution", f"[{images},[64,256,1,1],[],[]]"),
+        ("aten::convolution_backward", f"[{narrow},{narrow},[64,64,3,3],[],[]]"),
+        ("aten::cudnn_convolution", f"[{narrow},[64,1,3,3],[],[]]"),
+    )
+    places = 64 * 56 * 56
+    # one tap: input, weights and output at 0.8 of 4.8 TB/s, longer than its arithmetic
+    moved = 4 * (places * (256 + 64) + 64 * 256)
+    assert forward == pytest.approx(moved / (0.8 * 4.8e12) * 1e9 + 10_000, rel=1e-3)
+    # nine taps, for both gradients
+    moved = 2 * 4 * (places * 128 + 64 * 64 * 9)
+    assert backward == pytest.approx(moved / (0.1 * 4.8e12) * 1e9 + 30_000, rel=1e-3)
+    assert depthwise == 1e6

@@ -192,6 +192,20 @@ def test_dependencies_are_inferred_from_times(tmp_path: Path):
     assert predicted.low_ns < predicted.step_ns  # it may not be one
 
 
+def test_a_long_wait_for_another_stream_is_inferred_though_it_ends_a_while_later(tmp_path: Path):
+    """Libraries work on streams of their own; the event that is waited for may be in no record."""
+
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 10, t + 1010, call=(t, t + 2))
+        b.kernel(t + 1050, t + 1150, call=(t + 7, t + 9), stream=9, name="side")
+        b.api(t + 12, t + 1155, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 1200, step).trace(tmp_path))
+    assert len(s.subjects[0].program.inferred) == STEPS
+    # 40 us after the end of 1 ms of work: what remains is no reason by itself
+    assert s.predict([ScaleKernels("gemm", 0)]).step_ns < 300 * US
+
+
 def test_operations_scaled_removed_and_fused(tmp_path: Path):
     def step(b: Build, t: float) -> None:
         for k in range(4):

@@ -203,7 +203,10 @@ def pulled(
         saved = np.rint((repair.old_ns - repair.new_ns) * share).astype(np.int64)
         if lever.setting is not None and replays is not None:
             predicted, after = _with_setting(case, lever.setting, replays)
-        elif kernels.per_step(int(saved.sum())) <= least:
+        elif kernels.per_step(int(saved.sum())) <= least and not (
+            # launches that surely go may be what the step waits for
+            replays is not None and repair.certain and repair.merged.any()
+        ):
             continue
         else:
             predicted, after = _predicted(case, repair, own[repair.rows], saved, replays)

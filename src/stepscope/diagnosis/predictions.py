@@ -91,13 +91,14 @@ def simulated(
             simulation.predict(repair_changes(case, cause_id, bound))
             for bound in ("expected", "low", "high")
         )
-        return Predicted(
+        found = Predicted(
             middle.step_ns,
             min(p.low_ns for p in (middle, *ends)),
             max(p.high_ns for p in (middle, *ends)),
             middle.replay_error,
             middle.unrecorded,
         )
+        return _with_further(simulation, case, cause_id, detection, found)
     change = detection.change
     if change is None and cause_id in CAUSES:
         change = Free(cause_id)
@@ -107,15 +108,16 @@ def simulated(
         hidden = cause_id == "input_starvation" and simulation.paced_by_workers
         return arithmetic(case, cause_id, detection, simulation.recording_ns, hidden=hidden)
     found = _replayed(simulation, case, cause_id, detection, change)
-    if detection.further is not None:
-        found = _with_further(simulation, case, cause_id, detection, found)
-    return found
+    return _with_further(simulation, case, cause_id, detection, found)
 
 
 def _with_further(
     simulation: Simulation, case: Case, cause_id: str, detection: Detection, found: Predicted
 ) -> Predicted:
-    """The prediction for the first repair with that for a further one beside, or instead of it."""
+    """The prediction for the first repair with that for a further one beside, or instead of it.
+
+    Unchanged where there is no further one.
+    """
     if detection.further is None:
         return found
     more = _replayed(simulation, case, cause_id, detection, detection.further.change)

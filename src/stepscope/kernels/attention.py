@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import among
-from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair, scaled
+from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
 from stepscope.trace.frame import BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -27,46 +28,75 @@ BETWEEN = 16
 """Elementwise kernels that may lie between the softmax and a GEMM of its attention: scale, mask
 (building it too), dropout and casts need some ten."""
 
-FUSED_SHARE = 0.6
-UNMASKED_SHARE = 0.85
-FUSED_LEAST = 0.35
-FUSED_MOST = 1.0
-"""What fused attention takes where shapes are not known, as a share of the GEMMs that it
-replaces: under a mask (which is taken for a causal one: half of the arithmetic), without, at least
-and at most. The separate GEMMs write and read the T x T scores: with heads 64 to 128 wide that
-is 64 to 128 FLOP a byte, below the 150 to 300 that GPUs need to be bound by arithmetic. So the
-GEMMs wait for memory, which the fused kernel does not touch."""
+UNMASKED, CAUSAL, MASKED = "unmasked", "causal", "masked"
+"""How scores are masked: not, so that the future is not seen (half of the arithmetic), or by a mask
+of which no more is known: fused attention then reads it, and leaves out nothing unless it is
+causal."""
 
-SINGLE_SHARE = 1.05
-SINGLE_MOST = 1.5
-"""The same where the GEMMs are not in half precision: the kernels that fuse single precision
-(CUTLASS, without TF32) reach 50 TFLOP/s forward and 45 backward on an H200, what cuBLAS reaches in
-GEMMs of it."""
+SHARES: Final = {
+    # up to 128 positions, 256, 512, 1024, more
+    UNMASKED: (1.7, 0.9, 0.8, 0.7, 0.65),
+    CAUSAL: (1.8, 0.86, 0.68, 0.54, 0.46),
+    MASKED: (2.0, 1.05, 0.9, 0.77, 0.7),
+}
+LEAST_SHARE, MOST_SHARE = 0.65, 1.5
+SINGLE_SHARES: Final = {
+    "fp32": ({UNMASKED: 1.35, CAUSAL: 1.0, MASKED: 1.2}, 0.8, 1.9),
+    "tf32": ({UNMASKED: 3.3, CAUSAL: 2.4, MASKED: 2.9}, 1.7, 5.0),
+}
+"""What fused attention takes where shapes are not known, as a share of the GEMMs that it replaces,
+by length in half precision (heads of 64, the ends as parts of it), by their type in single
+precision (usual, least and most). GEMMs in half precision write and read the T x T
+scores: with heads 64 to 128 wide that is 64 to 128 FLOP a byte, below the 150 to 300 that GPUs need
+to be bound by arithmetic, so they wait for memory, which the fused kernel does not touch. In single
+precision it does not use the tensor cores, whether TF32 is allowed or not."""
 
-WIDE_HEAD = 128
-RATE_NARROW = 0.40
-RATE_WIDE = 0.62
-"""Share of the peak in half precision that fused attention reaches in the forward pass of long
-sequences, with heads up to 64 and from 128 wide: cuDNN on an H100 reaches 413 and 600 of 989
-TFLOP/s (Shah et al., FlashAttention-3, 2024), FlashAttention-2 on an A100 as much of its peak
-(Dao, 2023)."""
-HALF_RATE_AT = 110
-HALF_RATE_AT_CAUSAL = 365
-"""Length at which it reaches half of that; under a causal mask blocks are uneven. The same
-measurements: 335, 373, 395, 408 TFLOP/s at 512, 1k, 2k, 4k; causal 225, 288, 334, 363."""
+ALIGNED_SHARE: Final = 0.39
+"""Of the time of GEMMs in half precision whose rows cannot be read in pairs (197 columns), that of
+GEMMs of whole blocks: those take 2.6 times as long with heads of 32, 64 and 128, the fused kernel
+hardly longer (same measurements)."""
+
+RATES: Final = {
+    UNMASKED: (0.25, 0.49, 0.65),
+    CAUSAL: (0.23, 0.42, 0.49),
+    MASKED: (0.15, 0.30, 0.33),
+}
+"""Share of the peak in half precision that fused attention reaches in forward and backward pass
+together, with heads up to 32, of 64 and from 128 wide; causal: of half of the arithmetic. Fitted
+to times of 60 sizes from 64 to 2048 positions (H200, cuDNN of PyTorch 2.11); sequences are
+made up to whole blocks."""
+SINGLE_RATES: Final = (0.30, 0.52, 0.58)
+"""The same of the peak of the CUDA cores, for operands in single precision (CUTLASS)."""
+SINGLE_CAUSAL, SINGLE_DIAGONAL = 0.8, 80
+"""Under a causal mask that one reaches this part, and half of it at so many positions."""
+SINGLE_MASKED = 0.93
+WIDTHS: Final = (32, 64, 128)
+BLOCK, SINGLE_BLOCK = 128, 64
+
+OPERANDS = 13 / 6
+"""Tensors of the size of the queries that are moved for each of the six GEMMs that are replaced:
+four in the forward pass, nine in the backward pass."""
+OPERANDS_BANDWIDTH = 0.5
+"""Share of the memory's bandwidth at which that happens, beside the arithmetic (as measured)."""
+
 BACKWARD_RATE = 0.72
 """Rate of the backward pass over that of the forward pass: 157 of 216 TFLOP/s for cuDNN with heads
 of 64 and 512 positions, causal (an H200), the reduction over dO and the conversion of dQ
 included."""
+_OF_FORWARD = (1 + 2.5 / BACKWARD_RATE) / 3.5  # forward rate over that of both passes
 RATE_SPREAD = 1.3
 """Kernels of other versions and back-ends (FlashAttention-2 on Hopper, cuDNN) are up to so much
 slower or quicker."""
 
 _CALL_NS = 5_000  # the shortest fused attention
-_MASK = re.compile(r"masked_fill|masked_softmax|triu|tril|where", re.IGNORECASE)
+_MASK = re.compile(r"masked_fill|masked_softmax|where", re.IGNORECASE)
+_UNALIGNED = re.compile(r"_tensorop_b?f16\w*_align1\b")
+_TRIANGLE = re.compile(r"triu|tril", re.IGNORECASE)
 
 _LAYOUT_COPIES = 3  # of queries, keys and values
 _LOG_SOFTMAX = re.compile(r"LogSoftMax|log_softmax")
+_WARP_LENGTH = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?(\d+),")
+_SHORTEST, _LONG = 7, 11  # powers of two
 _WARP_LOG = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?\d+,\s*"
                        r"(?:\(bool\))?(true|1|false|0)")  # fmt: skip
 _BACKWARD = re.compile(r"backward|bwd|grad", re.IGNORECASE)
@@ -94,6 +124,9 @@ class UnfusedAttention:
 
 def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     """Find softmax kernels between GEMMs with nothing but light kernels between.
+
+    None where nothing would be gained: GEMMs in TF32 are quicker than the fused kernels of single
+    precision, which make up for it by what they do not move, or do not.
 
     A classifier's softmax is not followed by a GEMM; a router's is followed by top-k and
     indexing; the loss's is a log-softmax.
@@ -136,7 +169,8 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     np.add.at(chain, first, 1)
     np.add.at(chain, last + 1, -1)
     inside = np.cumsum(chain[:-1]) > 0
-    return _repair(kernels, np.sort(order[inside]), len(at))
+    found = _repair(kernels, np.sort(order[inside]), len(at))
+    return found if found.repair.saved_ns > 0 else None
 
 
 def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttention:
@@ -144,16 +178,13 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
     gemm = kernels.in_category("matmul")[rows]
     gemms = int(duration[rows[gemm]].sum())
     old = duration[rows]
-    masked = bool(kernels.gpu.ops.matches("name", _MASK)[rows].any())
-    by_shape = fused_ns(kernels, rows[gemm], masked=masked)
+    mask = _mask_of(kernels, rows)
+    by_shape = fused_ns(kernels, rows[gemm], mask)
     new = np.zeros(len(rows), np.int64)
-    half = kernels.math[rows[gemm]] == MATH_NAMES.index("16bit")
-    if by_shape is None and not half.all():
-        new[gemm] = scaled(old[gemm], SINGLE_SHARE)
-        low, high = FUSED_SHARE * gemms, SINGLE_MOST * gemms
-    elif by_shape is None:
-        new[gemm] = scaled(old[gemm], FUSED_SHARE if masked else UNMASKED_SHARE)
-        low, high = FUSED_LEAST * gemms, FUSED_MOST * gemms
+    if by_shape is None:
+        share, least, most, each = _by_time(kernels, rows, rows[gemm], mask)
+        new[gemm] = np.rint(each * share)
+        low, high = least * float(each.sum()), most * float(each.sum())
     else:
         new[gemm] = np.rint(by_shape).astype(np.int64)
         low, high = float(by_shape.sum()) / RATE_SPREAD, float(by_shape.sum()) * RATE_SPREAD
@@ -175,25 +206,63 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
     )
 
 
-def fused_ns(kernels: Kernels, gemms: IntArray, *, masked: bool) -> FloatArray | None:
+def _mask_of(kernels: Kernels, rows: IntArray) -> str:
+    """How the scores of some operations are masked."""
+    ops = kernels.gpu.ops
+    if bool(ops.matches("name", _TRIANGLE)[rows].any()):
+        return CAUSAL
+    return MASKED if bool(ops.matches("name", _MASK)[rows].any()) else UNMASKED
+
+
+def _by_time(
+    kernels: Kernels, rows: IntArray, gemms: IntArray, mask: str
+) -> tuple[float, float, float, FloatArray]:
+    """Share of the GEMMs' time that fused attention takes: usual, least, most; and that time."""
+    duration, math = kernels.duration_ns[gemms].astype(np.float64), kernels.math[gemms]
+    if (math == MATH_NAMES.index("16bit")).all():
+        usual = SHARES[mask][_length_class(kernels, rows)]
+        unaligned = kernels.gpu.ops.matches("name", _UNALIGNED)[gemms]
+        each = duration * np.where(unaligned, ALIGNED_SHARE, 1.0)
+        return usual, LEAST_SHARE * usual, MOST_SHARE * usual, each
+    spent = {name: duration[math == MATH_NAMES.index(name)].sum() for name in SINGLE_SHARES}
+    by_mask, least, most = SINGLE_SHARES["tf32" if spent["tf32"] > spent["fp32"] else "fp32"]
+    return by_mask[mask], least, most, duration
+
+
+def _length_class(kernels: Kernels, rows: IntArray) -> int:
+    """Place in :data:`SHARES` by the length of the rows whose softmax some operations compute.
+
+    Kernels that keep a row in the registers of a warp are made for a power of two of elements.
+    """
+    softmax = rows[kernels.in_category("softmax")[rows]]
+    texts = kernels.gpu.ops.texts["name"]
+    names = set(kernels.gpu.ops["name"][softmax].tolist())
+    matches = [_WARP_LENGTH.search(texts[code]) for code in names]
+    exponents = [int(one.group(1)) if one else _LONG for one in matches]
+    return int(np.clip(max(exponents, default=_LONG) - _SHORTEST, 0, _LONG - _SHORTEST))
+
+
+def fused_ns(kernels: Kernels, gemms: IntArray, mask: str) -> FloatArray | None:
     """What fused attention takes for each of its GEMMs, by their shapes, ns.
 
     Args:
         kernels: the device's kernels.
         gemms: rows of the GEMMs of attention that is written out.
-        masked: whether the scores are masked.
+        mask: how the scores are masked.
 
     Returns:
-        None where a GEMM's shape or the device's peak is not known, or where GEMMs are not
-        in half precision.
+        None where a GEMM's shape or the device's peak is not known, or their type.
     """
     peaks, who = kernels.peaks, kernels.attribution
     table = who.operators
     operator = who.operator[gemms]
-    half = kernels.math[gemms] == MATH_NAMES.index("16bit")
-    if peaks is None or not peaks.half or not len(gemms) or not half.all():
+    math = kernels.math[gemms]
+    half = bool((math == MATH_NAMES.index("16bit")).all())
+    single = among(math, [MATH_NAMES.index("fp32"), MATH_NAMES.index("tf32")]).all()
+    if peaks is None or not len(gemms) or not (half or single):
         return None
-    if "input_shapes" not in table or (operator < 0).any():
+    peak = peaks.half if half else peaks.fp32
+    if "input_shapes" not in table or (operator < 0).any() or not peak:
         return None
     texts = table.texts["input_shapes"]
     codes = table["input_shapes"][operator]
@@ -201,17 +270,34 @@ def fused_ns(kernels: Kernels, gemms: IntArray, *, masked: bool) -> FloatArray |
     found = [sizes[code] for code in codes.tolist()]
     if any(size is None for size in found):
         return None
-    work = np.array(found, np.float64)
-    batch, head, length = work[:, 0], work[:, 1], work[:, 2]
-    flop = 2 * batch * head * work[:, 2] * work[:, 3]
+    batch, head, length, other = np.array(found, np.float64).T
+    block = BLOCK if half else SINGLE_BLOCK
+    filled = [np.ceil(size / block) * block for size in (length, other)]
     backward = kernels.phase[gemms] == PHASES.index("backward")
     # of five GEMMs in the fused backward pass four are those that are seen
-    flop *= np.where(backward, 5 / 4, 1) * (0.5 if masked else 1)
-    wide = np.clip((head - 64) / (WIDE_HEAD - 64), 0, 1)
-    at = HALF_RATE_AT_CAUSAL if masked else HALF_RATE_AT
-    rate = (RATE_NARROW + (RATE_WIDE - RATE_NARROW) * wide) * length / (length + at)
-    rate *= np.where(backward, BACKWARD_RATE, 1) * peaks.half
-    return np.maximum(flop / rate * 1e9, _CALL_NS / 2)
+    flop = 2 * batch * head * filled[0] * filled[1] * np.where(backward, 5 / 4, 1)
+    if mask == MASKED:  # causal or not
+        both = [_share_of_peak(kind, head, length, half=half) for kind in (CAUSAL, MASKED)]
+        share = np.sqrt(2 * both[0] * both[1])
+    else:
+        share = _share_of_peak(mask, head, length, half=half)
+        flop *= 0.5 if mask == CAUSAL else 1
+    rate = share * peak * _OF_FORWARD * np.where(backward, BACKWARD_RATE, 1)
+    item = 2 if half else 4
+    moved = OPERANDS * batch * head * length * item
+    memory = moved / (OPERANDS_BANDWIDTH * kernels.bandwidth) if half and kernels.bandwidth else 0
+    each: FloatArray = np.maximum((flop / rate + memory) * 1e9, _CALL_NS / 2)
+    return each
+
+
+def _share_of_peak(mask: str, head: FloatArray, length: FloatArray, *, half: bool) -> FloatArray:
+    """Share of the peak that fused attention reaches in both passes together."""
+    if half:
+        return np.interp(head, WIDTHS, RATES[mask])
+    share = np.interp(head, WIDTHS, SINGLE_RATES)
+    if mask == CAUSAL:
+        share = share * SINGLE_CAUSAL * length / (length + SINGLE_DIAGONAL)
+    return share * SINGLE_MASKED if mask == MASKED else share
 
 
 def _product(text: str) -> tuple[int, int, int, int] | None:

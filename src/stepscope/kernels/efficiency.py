@@ -149,12 +149,17 @@ def product_elements(kernels: Kernels) -> tuple[AnyArray, AnyArray]:
     return operands, result
 
 
+def matrices_of(text: str) -> list[list[int]]:
+    """Shapes with at least two dimensions among those of an operator's inputs, from JSON."""
+    try:
+        return [s for s in json.loads(text) if _is_shape(s) and len(s) >= 2]
+    except (ValueError, TypeError):
+        return []
+
+
 def _sizes(text: str) -> tuple[float, float]:
     """Elements of the last two matrices, and of their product."""
-    try:
-        matrices = [s for s in json.loads(text) if _is_shape(s) and len(s) >= 2]
-    except (ValueError, TypeError):
-        return 0.0, 0.0
+    matrices = matrices_of(text)
     if len(matrices) < 2:
         return 0.0, 0.0
     left, right = matrices[-2], matrices[-1]

@@ -32,6 +32,11 @@ this; their own work takes a few us, allocations from the system aside."""
 DEPENDENCY_NS: Final = 20_000
 """An operation that waited for one of another stream starts within this time after its end."""
 
+LEFT_OPEN: Final = 0.1
+"""The same as a part of how long it waited, where that is more: what explains the rest of a wait is
+what it waited for. A device that works on other streams does not hold an operation back for
+milliseconds by itself."""
+
 _EVENT_WAIT = re.compile(r"EventSynchronize")
 _STREAM_WAIT = re.compile(r"StreamSynchronize")
 _GRAPH_LAUNCH = re.compile(r"GraphLaunch")
@@ -449,10 +454,9 @@ def operation_waits(
         for target, sources in _of_wait_calls(gpu, order, start, end).items():
             waiting.setdefault(target, set()).update(sources)
             inferred.add(target)
-    for target, source in _of_times(gpu, order, start, end):
-        if target not in waiting:
-            waiting[target] = {source}
-            inferred.add(target)
+    for target, source in _of_times(gpu, order, waiting):
+        waiting.setdefault(target, set()).add(source)
+        inferred.add(target)
     return waiting, frozenset(inferred)
 
 
@@ -493,21 +497,29 @@ _LATELY: Final = 256
 
 
 def _of_times(
-    gpu: GpuTimeline, order: Order, start: IntArray, end: IntArray
+    gpu: GpuTimeline, order: Order, waiting: dict[int, set[int]]
 ) -> list[tuple[int, int]]:
-    """Operations enqueued well before that started right when one of another stream ended."""
+    """Operations enqueued well before that started right when one of another stream ended.
+
+    All that they are known to wait for had ended before: libraries wait for events of their own
+    streams, of which a capture may hold some and not others.
+    """
+    start, end = (gpu.ops[c][order.ops] for c in ("start_ns", "end_ns"))
     previous = previous_on_stream(order)
     before = np.where(previous >= 0, end[np.maximum(previous, 0)], np.iinfo(np.int64).min // 2)
     ready = np.maximum(order.begin_ns, before)
+    for target, sources in waiting.items():
+        ready[target] = max(ready[target], *(int(end[source]) for source in sources))
     known = gpu.call[order.ops] >= 0
     late = np.flatnonzero(known & (start - ready > DEPENDENCY_NS))
+    within = np.maximum(DEPENDENCY_NS, (LEFT_OPEN * (start - ready)).astype(np.int64))
     by_end = np.argsort(end, kind="stable")
     at = np.searchsorted(end[by_end], start[late], side="right") - 1
     found = []
     for target, place in zip(late.tolist(), at.tolist(), strict=True):
         for back in range(place, max(place - 4, -1), -1):
             source = int(by_end[back])
-            if start[target] - end[source] > DEPENDENCY_NS or end[source] <= ready[target]:
+            if start[target] - end[source] > within[target] or end[source] <= ready[target]:
                 break
             if source < target and order.stream[source] != order.stream[target]:
                 found.append((target, source))

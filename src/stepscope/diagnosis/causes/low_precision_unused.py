@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
+from dataclasses import replace
+from typing import Final
+
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, Further
 from stepscope.diagnosis.frameworks import in_jax
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.simulation.settings.precision import Precision
 
 _ID = "low_precision_unused"
 
@@ -40,7 +44,7 @@ def detect(case: Case) -> Detection | None:
         else "train in FP16 (this GPU's tensor cores have no BF16): with torch.autocast('cuda', "
         "dtype=torch.float16): around forward and loss, and torch.amp.GradScaler for the gradients"
     )
-    return detection(
+    detected = detection(
         case,
         _ID,
         found.repair,
@@ -63,7 +67,15 @@ def detect(case: Case) -> Detection | None:
             ),
         ],
     )
+    # the first advice for inference is 16 bits, with weights that are stored so
+    first_of_two = found.after == "tf32" and not case.explanation.workload.infers
+    if not first_of_two:
+        return detected
+    return replace(detected, further=_BF16, texts={"first": _BF16.first, "further": _TYPE})
 
+
+_TYPE: Final = "BF16"
+_BF16: Final = Further(Precision("bf16"), f"autocast to {_TYPE}", "TF32")
 
 CAUSE = Cause(
     id=_ID,
@@ -78,9 +90,10 @@ CAUSE = Cause(
         "GEMMs on tensor cores (TF32, BF16, FP8) are not counted."
     ),
     prediction=(
-        "the step with these kernels faster by the ratio of the datasheet peaks (TF32 over "
-        "single precision), times the shares of the peaks that are achieved; the range goes from "
-        "half that ratio to BF16's. What else then limits the step is not followed"
+        "the step replayed with these kernels in TF32: GEMMs at the share of the peak that their "
+        "layout reaches, convolutions by their shapes (kernels/convolutions.py), or a share of "
+        "their time where no shapes are recorded. Beside it the step under autocast to BF16 (the "
+        "setting precision); the range reaches to it"
     ),
     reference=(
         "PyTorch: torch.set_float32_matmul_precision; NVIDIA datasheets in kernels/ceilings.py"
