@@ -519,7 +519,9 @@ def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
     gone = gone.becomes(work_ns=work)
     if bound == "high":
         return gone
-    return _without_items(gone, reads | _only_to_read(subject, reads), everything=True)
+    if bound == "low":
+        reads = reads | _only_to_read(subject, reads)
+    return _without_items(gone, reads, everything=True)
 
 
 def _reads(subject: Subject) -> BoolArray:
