@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 import traceback
@@ -153,7 +154,7 @@ def contradictions(finding: Finding, step: float) -> list[str]:
     return found
 
 
-WHOLE_STEP = "whole step"
+WHOLE_STEP = re.compile(r"\bone (replayed )?CUDA graph\b")
 """What the repair of a pair says where it is the further one (``Finding.further``)."""
 
 
@@ -161,7 +162,7 @@ def predicted(finding: Finding | None, repair: str) -> tuple[int, int, int] | No
     """The prediction for the repair that was made, with its bounds, ns."""
     if finding is None:
         return None
-    own = getattr(finding, "further", None) if WHOLE_STEP in repair else None
+    own = getattr(finding, "further", None) if WHOLE_STEP.search(repair) else None
     own = own or finding
     return own.predicted_step_ns, own.prediction_low_ns, own.prediction_high_ns
 

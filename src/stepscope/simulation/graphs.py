@@ -31,7 +31,8 @@ def whole_step(subject: Subject, bound: Bound) -> Subject:
     within = inside & np.append(False, inside[:-1])
     work = own_work(after.program)
     work[within, C["host_compute"]] = 0
-    return after.becomes(work_ns=work)
+    # what delayed single launches on their way to the device is gone with them
+    return after.becomes(work_ns=work, delay_ns=np.where(within, 0, after.program.delay_ns))
 
 
 def model_alone(subject: Subject, updates: BoolArray, bound: Bound) -> Subject:
@@ -61,6 +62,7 @@ def model_alone(subject: Subject, updates: BoolArray, bound: Bound) -> Subject:
         recording_ns=np.where(within, 0, program.recording_ns),
         recording_untraced_ns=np.where(within, 0, program.recording_untraced_ns),
         kernel_gap_ns=np.where(graphed, quick, program.kernel_gap_ns),
+        delay_ns=np.where(graphed, 0, program.delay_ns),
     )
 
 

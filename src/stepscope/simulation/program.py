@@ -145,7 +145,7 @@ def own_work(program: Program) -> IntArray:
     return found
 
 
-GRAPH_NS: Final = 400
+GRAPH_NS: Final = 100
 """Turnaround between the kernels of a CUDA graph: 0.29 us in the median and 0.35 in the mean of a
 graph of 272 short kernels, 0.38 and 0.96 of one of 732 with copies among them (H200)."""
 
