@@ -272,7 +272,7 @@ class _Steps:
             return
         self._made += 1
         recorded = self._made - self._warmup
-        if recorded <= self._steps:
+        if recorded <= 1:  # writing a file takes up to milliseconds: in one recorded step only
             self.note()
         if recorded <= 0 or recorded > self._steps:
             self._time(recorded)
@@ -378,6 +378,7 @@ class _Steps:
             self._sidecar = written[: -len(".json.gz")] + ".steps.tsv"
         self._times.ended()
         self._write_times()
+        self.note()
 
     def _synchronize(self) -> None:
         cuda = sys.modules["torch"].cuda
