@@ -57,6 +57,34 @@ def test_the_replay_without_recording_takes_what_unrecorded_steps_took(
     assert free.step_ns == pytest.approx(unrecorded_us * 1000, rel=0.02)
 
 
+@pytest.mark.parametrize(("counting_us", "own"), [(450, True), (30, False), (3_000, False)])
+def test_counting_a_step_before_its_mark_is_the_recording(
+    tmp_path: Path, counting_us: float, own: bool
+) -> None:
+    """Neither what any optimizer needs to return, nor what is too long to be counting."""
+    build, at = Build(), 0.0
+    for number in range(STEPS):
+        begin = at
+        for _ in range(LAUNCHES):
+            build.kernel(at + 42, at + 47, call=(at + 20, at + 40))
+            at += EACH
+        at += counting_us - 20  # the last launch ends 20 us before the next one would begin
+        build.range(begin, at, f"step_{number}", domain="stepscope")
+    start = round(1000 * (at + 50_000))
+    build._add("timed_stretch", process_id=PID, start_ns=start, end_ns=start + 20_000_000, steps=10,
+               recorded=False)  # fmt: skip
+    simulation = Job([build.trace(tmp_path).folder]).simulation
+    (subject,) = simulation.subjects
+    program = subject.program
+    counted = program.work_ns[1:, C["profiler_overhead"]].sum() / (STEPS - 1)
+    assert counted == (pytest.approx((counting_us - 50) * 1000, rel=0.01) if own else 0)
+    if counting_us > 1_000:  # work of the program: recording did not cost that much
+        return
+    # whatever the rest costs, the whole is what steps without recording say
+    free = simulation.predict([Free("profiler_overhead")])
+    assert free.step_ns == pytest.approx(2_000_000, rel=0.05)
+
+
 @pytest.mark.parametrize("pace", [1.0, 2.0])
 def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: float) -> None:
     """Two operators and a launch: 2 x 2.75 + 3.35 us, more by the root of how slow launching is.

@@ -82,9 +82,7 @@ def model_alone(
     )
 
 
-def _cost_ns(
-    program: Program, within: BoolArray, steps: int, bound: Bound, *, trains: bool
-) -> int:
+def _cost_ns(program: Program, within: BoolArray, steps: int, bound: Bound, *, trains: bool) -> int:
     """What graphs of the model cost the host in a step.
 
     Args:

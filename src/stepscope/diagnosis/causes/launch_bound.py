@@ -140,11 +140,11 @@ CAUSE = Cause(
         "small_kernels loses time on the device between kernels that were enqueued in time."
     ),
     prediction=(
-        "forward and backward pass as CUDA graphs: their kernels in their order, 0.1 us more than each took "
-        "alone, without what launching them costs the host; the update, waits, input and "
-        "the way into the model stay, and the host needs 0.3 to 1.7 ms per step for the graphs. "
-        "The step as one graph, update included, is predicted beside it: without what the host "
-        "does from one captured launch to the next"
+        "forward and backward pass as CUDA graphs: their kernels in their order, 0.1 us more than "
+        "each took alone, without what launching them costs the host; the update, waits, input and "
+        "the way into the model stay, and the graphs cost the host what 20 launches and an eighth "
+        "of those that are captured do. The step as one graph, update included, is predicted "
+        "beside it: without what the host does from one captured launch to the next"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,
