@@ -19,24 +19,33 @@ import os
 import subprocess
 import sys
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 FAULTS = {
+    "lightning_fp32": "bf16-autocast",
+    "trainer_with_batches": "pin-memory,non-blocking",
+    "gan_one_by_one": "fused-optimizer",
+    "stream_in_main": "workers=4",
+    "segmentation_amp": "channels-last",
+    "replay_buffer": "no-gc-in-steps",
+    "new_workers_each_epoch": "persistent-workers",
+    "sgd_one_by_one": "foreach-optimizer",
+    "collector_in_steps": "no-gc-in-steps",
     "loader_in_main": "workers=4",
     "pageable_batches": "pin-memory,non-blocking",
     "blocking_copies": "non-blocking",
-    "new_workers_each_epoch": "persistent-workers",
     "fp32_gemms": "tf32",
     "fp32_mlp": "bf16-autocast",
     "adamw_one_by_one": "fused-optimizer",
-    "sgd_one_by_one": "foreach-optimizer",
     "pointwise_chain": "compile",
     "channels_first": "channels-last",
-    "collector_in_steps": "no-gc-in-steps",
 }
-"""Fault -> what to try."""
+"""Fault -> what to try; those whose answer is least known come first."""
+_TWICE = 9
+"""So many of them are run twice with the fix and by hand."""
 IDLE = {
     "fp32_gemms": "foreach-optimizer",
     "pointwise_chain": "fused-optimizer",
@@ -46,6 +55,8 @@ IDLE = {
 }
 """Fault -> what changes nothing there, is refused, only looks, or is of no use."""
 WARMUP, TIMED = 10, 40
+_STARTING = 0.6
+"""Share of the processors for programs that start: what is timed has the others to itself."""
 
 
 def main() -> int:
@@ -67,6 +78,8 @@ def main() -> int:
 
 
 def program(fault: str, fixed: bool) -> None:
+    if "TRIES_LOCK" in os.environ:
+        on_processors(starting=True)
     import torch
 
     with Path(os.environ.get("TRIES_LOCK", os.devnull)).open("w") as lock:
@@ -77,13 +90,27 @@ def program(fault: str, fixed: bool) -> None:
             torch.autograd.grad(torch.nn.functional.gelu(x @ x).square().mean(), x)
         if "TRIES_LOCK" in os.environ:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            on_processors(starting=False)
         torch.manual_seed(0)
-        torch.backends.cudnn.deterministic = fault != "channels_first"
+        torch.backends.cudnn.deterministic = fault not in ("channels_first", "segmentation_amp")
         globals()[fault](torch, fixed)
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         if "TRIES_LOCK" in os.environ:
             fcntl.flock(lock, fcntl.LOCK_UN)  # workers that still end have it open, too
+
+
+ALL = sorted(os.sched_getaffinity(0))
+
+
+def on_processors(*, starting: bool) -> None:
+    """Keep programs that start off the processors of the one that is timed."""
+    first = int(len(ALL) * _STARTING)
+    chosen = ALL[:first] if starting else ALL[first:]
+    if len(chosen) < 4:
+        return
+    for thread in Path("/proc/self/task").iterdir():  # that of backward passes is there already
+        os.sched_setaffinity(int(thread.name), chosen)
 
 
 class Loop:
@@ -99,6 +126,10 @@ class Loop:
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+        return self.mark(loss)
+
+    def mark(self, loss: Any) -> bool:
+        """A step was made; whether it was the last one."""
         if self.torch.cuda.is_available():
             event = self.torch.cuda.Event(enable_timing=True)
             event.record()
@@ -327,6 +358,201 @@ def collector_in_steps(torch: Any, fixed: bool) -> None:
             gc.disable()
 
 
+# --- programs of other kinds ---------------------------------------------------------------------
+
+
+def lightning_fp32(torch: Any, fixed: bool) -> None:
+    """A framework's loop: it calls a method of the module, in a closure of the optimizer."""
+    width = size(torch, 2048)
+
+    class Classifier(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            layer = torch.nn.TransformerEncoderLayer(
+                width, 16 if width >= 64 else 2, 4 * width, dropout=0, batch_first=True
+            )
+            self.encoder = torch.nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+            self.head = torch.nn.Linear(width, 1000)
+
+        def training_step(self, batch: Any) -> Any:
+            tokens, labels = batch
+            return torch.nn.functional.cross_entropy(
+                self.head(self.encoder(tokens).mean(dim=1)), labels
+            )
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-4)
+
+    module = Classifier().to(device(torch))
+    optimizer = module.configure_optimizers()
+    tokens = torch.randn(32, size(torch, 256), width, device=device(torch))
+    batch = tokens, torch.arange(32, device=device(torch))
+    loop = Loop(torch)
+    last = None
+
+    def closure() -> Any:
+        nonlocal last
+        optimizer.zero_grad()
+        with torch.autocast(device(torch), dtype=torch.bfloat16, enabled=fixed):
+            last = module.training_step(batch)
+        last.backward()
+        return last
+
+    while True:
+        optimizer.step(closure)
+        if loop.mark(last):
+            return
+
+
+class Batch:
+    """A batch that is no container of tensors: the program's own class."""
+
+    def __init__(self, inputs: Any, weights: Any) -> None:
+        self.inputs, self.weights = inputs, weights
+
+    def pin_memory(self) -> Batch:
+        self.inputs, self.weights = self.inputs.pin_memory(), self.weights.pin_memory()
+        return self
+
+    def to(self, where: str, **copy: bool) -> Batch:
+        return Batch(self.inputs.to(where, **copy), self.weights.to(where, **copy))
+
+
+def trainer_with_batches(torch: Any, fixed: bool) -> None:
+    """A Trainer class whose epoch makes its own loader, of batches of a class of its own."""
+    shape = (size(torch, 2048), size(torch, 4096))
+
+    class Trainer:
+        def __init__(self) -> None:
+            self.model = mlp(torch, shape[1], 5)
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-4)
+            self.schedule = torch.optim.lr_scheduler.StepLR(self.optimizer, 10)
+            self.loop = Loop(torch)
+            self.data = Batches(torch, 60, shape)
+
+        def epoch(self) -> None:
+            loader = torch.utils.data.DataLoader(
+                self.data,
+                batch_size=None,
+                num_workers=4,
+                collate_fn=lambda inputs: Batch(inputs, inputs[:, :1].abs()),
+                pin_memory=fixed and torch.cuda.is_available(),
+            )
+            for batch in loader:
+                if self.step(batch):
+                    return
+
+        def step(self, batch: Batch) -> bool:
+            batch = batch.to(device(torch), **({"non_blocking": True} if fixed else {}))
+            host_work(8)
+            loss = (self.model(batch.inputs).square().mean(dim=1) * batch.weights[:, 0]).mean()
+            ended = self.loop.step(self.optimizer, loss)
+            self.schedule.step()
+            return ended
+
+    Trainer().epoch()
+
+
+def gan_one_by_one(torch: Any, fixed: bool) -> None:
+    """Two models and two optimizers, of groups of parameters, with schedules."""
+    width = size(torch, 256)
+    models = mlp(torch, width, 80), mlp(torch, width, 80)
+    how = {"fused": fixed} if fixed else {"foreach": False}
+    optimizers = []
+    for model in models:
+        named = list(model.named_parameters())
+        groups = [
+            {"params": [one for name, one in named if "weight" in name], "weight_decay": 1e-2},
+            {"params": [one for name, one in named if "bias" in name], "lr": 1e-6},
+        ]
+        optimizers.append(torch.optim.AdamW(groups, lr=1e-5, betas=(0.5, 0.999), **how))
+    schedules = [torch.optim.lr_scheduler.LambdaLR(one, lambda _: 1.0) for one in optimizers]
+    noise, real = torch.randn(2, 64, width, device=device(torch))
+    generator, critic = models
+    loop = Loop(torch)
+    while True:
+        optimizers[1].zero_grad()
+        (critic(generator(noise).detach()).mean() - critic(real).mean()).backward()
+        optimizers[1].step()
+        ended = loop.step(optimizers[0], -critic(generator(noise)).mean())
+        for schedule in schedules:
+            schedule.step()
+        if ended:
+            return
+
+
+def stream_in_main(torch: Any, fixed: bool) -> None:
+    """An iterable dataset that shares itself out, put together by a lambda."""
+    samples = Slow(torch, 10_000, 1024, 8000)
+
+    class Stream(torch.utils.data.IterableDataset):  # type: ignore[misc, name-defined]
+        def __iter__(self) -> Any:
+            worker = torch.utils.data.get_worker_info()
+            first, stride = (worker.id, worker.num_workers) if worker else (0, 1)
+            return (samples[index] for index in range(first, len(samples), stride))
+
+    loader = torch.utils.data.DataLoader(
+        Stream(),
+        batch_size=48,
+        num_workers=4 if fixed else 0,
+        collate_fn=lambda rows: torch.stack(rows).sqrt(),
+    )
+    from_loader(torch, loader, mlp(torch, 1024, 4))
+
+
+def segmentation_amp(torch: Any, fixed: bool) -> None:
+    """Two modules that a loop calls one after the other, under the program's own autocast."""
+    nn, width = torch.nn, size(torch, 256)
+
+    def block(inputs: int, outputs: int) -> Any:
+        return nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()
+        )
+
+    encoder = nn.Sequential(block(64, width), *(block(width, width) for _ in range(3)))
+    decoder = nn.Sequential(*(block(width, width) for _ in range(3)), nn.Conv2d(width, 64, 1))
+    images = torch.randn(size(torch, 64), 64, 56, 56, device=device(torch))
+    masks = images.argmax(dim=1)
+    encoder, decoder = encoder.to(device(torch)), decoder.to(device(torch))
+    if fixed:
+        last = torch.channels_last
+        encoder, decoder = encoder.to(memory_format=last), decoder.to(memory_format=last)
+        images = images.contiguous(memory_format=last)
+    groups = [{"params": encoder.parameters(), "lr": 1e-4}, {"params": decoder.parameters()}]
+    optimizer = torch.optim.SGD(groups, lr=1e-3, momentum=0.9)
+    cuda = torch.cuda.is_available()
+    scaler = torch.amp.GradScaler(device(torch), init_scale=256.0, enabled=cuda)
+    loop = Loop(torch)
+    while True:
+        optimizer.zero_grad()
+        with torch.autocast(device(torch), dtype=torch.float16 if cuda else torch.bfloat16):
+            loss = nn.functional.cross_entropy(decoder(encoder(images)), masks)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        if loop.mark(loss):
+            return
+
+
+def replay_buffer(torch: Any, fixed: bool) -> None:
+    """Objects that live for some steps, beside many that live for ever; few are garbage."""
+    width = size(torch, 1024)
+    model = mlp(torch, width, 4)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
+    batch = torch.randn(256, width, device=device(torch))
+    index = [{"file": str(i), "box": [i, i]} for i in range(1_000_000)]
+    buffer: deque[Any] = deque(maxlen=10 * 60_000)
+    loop = Loop(torch)
+    while True:
+        buffer.extend([[len(index), [i]] for i in range(60_000)])
+        if loop.step(optimizer, model(batch).square().mean()):
+            return
+        if fixed and len(loop.marks) == 1:
+            gc.collect()
+            gc.freeze()
+            gc.disable()
+
+
 # --- the measurement -----------------------------------------------------------------------------
 
 
@@ -342,10 +568,11 @@ def measure(folder: Path, seconds: float, only: str) -> int:
         run(folder, "compiled-first", ["pointwise_chain", "--fixed"], end)
     jobs: list[Any] = []
     with ThreadPoolExecutor(9) as pool:
-        for name in names:
-            jobs.append(pool.submit(tried, folder, name, FAULTS[name], end))
+        for number, name in enumerate(names):
+            rounds = 2 if only or number < _TWICE else 1
+            jobs.append(pool.submit(tried, folder, name, FAULTS[name], end, rounds=rounds))
             for kind, words in (("hand", [name, "--fixed"]), ("alone", [name]),
-                                ("hand-again", [name, "--fixed"])):  # fmt: skip
+                                ("hand-again", [name, "--fixed"]))[: rounds + 1]:  # fmt: skip
                 jobs.append(pool.submit(run, folder, f"{name}-{kind}", words, end))
         idle = [
             pool.submit(tried, folder, name, fix, end, rounds=1)

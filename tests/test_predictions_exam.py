@@ -58,7 +58,7 @@ def test_stored_pairs_are_whole() -> None:
 
 
 def test_both_halves_are_large(exam: Any) -> None:
-    halves = [exam["program"].half(truth["name"]) for truth in truths()]
+    halves = [exam["program"].half(truth["written_after"]) for truth in truths()]
     assert min(halves.count("development"), halves.count("unseen")) >= len(halves) / 3
 
 
@@ -103,6 +103,7 @@ TRUTH = {
     "name": "some_pair",
     "cause": "host_sync",
     "samples": 1.0,
+    "written_after": "",
     "before": {"mean_ms": [10.0, 10.0]},
     "after": {"mean_ms": [7.8, 8.2]},
 }

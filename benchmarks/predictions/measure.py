@@ -44,7 +44,7 @@ TIMED_AFTERWARDS = 14
 """Steps after that, of which some are timed."""
 TOGETHER = 1 if SMALL else 8
 """Pairs that are prepared at the same time."""
-MODULES = ("single_programs", "second_programs", "third_programs")
+MODULES = tuple(f"{n}_programs" for n in ("single", "second", "third", "fourth", "fifth"))
 
 
 def programs(module: str = "") -> dict[str, Program]:

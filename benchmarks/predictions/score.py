@@ -182,7 +182,7 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
     return Row(
         name=truth["name"],
         source=source,
-        half=half(truth["name"]),
+        half=half(truth["written_after"]),
         cause=truth["cause"],
         verdict=diagnosis.verdict,
         rank=place,
@@ -215,12 +215,17 @@ def score(name: str, source: str) -> Row:
     return scored(truth, source, diagnosis, replay)
 
 
+def half_of_pair(name: str) -> str:
+    """The half that a stored pair belongs to."""
+    return half(json.loads((CAPTURES / f"{name}.json").read_text())["written_after"])
+
+
 def stored(half_of: str, sources: Sequence[str], names: Sequence[str]) -> list[tuple[str, str]]:
     """Pairs and sources that are asked for and stored."""
     found = []
     for file in sorted(CAPTURES.glob("*.json")):
         name = file.stem
-        if (names and name not in names) or half_of not in ("both", half(name)):
+        if (names and name not in names) or half_of not in ("both", half_of_pair(name)):
             continue
         found += [(name, s) for s in sources if (CAPTURES / f"{name}.{s}.tar.xz").exists()]
     return found
@@ -292,7 +297,7 @@ def main() -> None:
     sources = [given.source] if given.source else SOURCES
     rows: list[Row] = []
     for name, source in stored("both" if given.docs else given.half, sources, given.names):
-        shown = half(name) == "development" or given.reveal
+        shown = half_of_pair(name) == "development" or given.reveal
         try:
             rows.append(score(name, source))
         except Exception as error:

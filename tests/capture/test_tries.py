@@ -275,6 +275,58 @@ one.join()
     assert changes(run)["workers"]["applied"] == 1
 
 
+def collections(runner: Runner, made: str) -> tuple[list[int], TrialRun]:
+    """Objects alive in cycles after each of 101 steps that make objects, without collections."""
+    text = f"""
+import torch
+class Cycle:
+    alive = 0
+    def __init__(self): self.me = self; Cycle.alive += 1
+    def __del__(self): Cycle.alive -= 1
+held = bytearray(b"1" * 100_000_000)
+optimizer, history, alive = torch.optim.SGD([torch.Tensor()]), [], []
+for i in range(1, 102):
+    alive.append(Cycle.alive)
+    {made}
+    optimizer.step()
+print(alive[1:])
+"""
+    run = runner.once(text, "no-gc-in-steps")
+    assert run.output is not None
+    assert changes(run)["no-gc-in-steps"]["applied"] == 1
+    return json.loads(run.output.read_text()), run
+
+
+def test_few_objects_are_all_collected_now_and_then(runner: Runner) -> None:
+    alive, _ = collections(runner, "Cycle()")
+    assert alive[8:49] == list(range(1, 42))  # after the early steps nothing is collected
+    assert alive[49] == alive[99] == 0
+    assert max(alive) == 49
+
+
+def test_what_is_alive_is_not_looked_at_again(runner: Runner) -> None:
+    many = "history = [*history, *([k] for k in range(30_000))][-120_000:]; i % 10 or Cycle()"
+    alive, run = collections(runner, many)
+    notes = changes(run)["no-gc-in-steps"]["notes"]
+    assert "next to no garbage" in notes[0]
+    assert alive[49] == 4  # step 50's own one is collected; those of the steps before are not seen
+    assert len(notes) == 1
+
+
+def test_what_was_passed_over_is_collected_once_memory_has_grown(runner: Runner) -> None:
+    many = "history = [*history, *([k] for k in range(30_000))][-120_000:]"
+    large = "if i == 9: c = Cycle(); c.held = bytearray(b'1' * 200_000_000); del c"
+    alive, _ = collections(runner, f"{many}\n    {large}")
+    assert alive[8] == alive[48] == 1
+    assert alive[49] == 0
+
+
+def test_many_objects_are_collected_where_steps_leave_garbage(runner: Runner) -> None:
+    alive, _ = collections(runner, "history += [[Cycle()] for k in range(10_000)]; history.clear()")
+    assert max(alive) == alive[98] == 10_000 * 49
+    assert alive[49] == alive[99] == 0
+
+
 def test_of_several_ranks_the_slowest_counts(runner: Runner) -> None:
     text = f"""
 import os, subprocess, sys, time

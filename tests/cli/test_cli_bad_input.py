@@ -668,6 +668,31 @@ def test_interrupted_while_loading(module: str, stepscope: Stepscope) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
+LOADED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+Path(sys.argv[1], "slow_library.py").write_text(
+    "import os, signal, time\\nos.kill(os.getpid(), signal.SIGINT)\\ntime.sleep(0.2)\\nwhole = True"
+)
+import stepscope.cli.main as module
+def work():
+    import slow_library
+    print(slow_library.whole, flush=True)
+    signal.pause()
+module._run = work
+module.main()
+"""
+
+
+def test_an_interrupt_waits_for_a_module_that_is_loaded(
+    tmp_path: Path, stepscope: Stepscope
+) -> None:
+    done = stepscope.ends(str(tmp_path), program=LOADED)
+    assert (done.returncode, done.stdout) == (130, "True\n")
+    assert is_one_line(done.stderr) == "interrupted"
+
+
 def test_nothing_is_printed_before_a_refusal(
     folder: Path, stepscope: Stepscope, sqlite_capture: Path
 ) -> None:

@@ -13,6 +13,7 @@ import sys
 import time
 import warnings
 from pathlib import Path
+from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -25,6 +26,9 @@ _PLAINER = {"→": "->", "·": "-", "█": "#", "▓": "=", "▒": "+", "░": "
 _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 _LONGEST_MESSAGE = 4000
 _SAME_INTERRUPT_S = 0.5
+_ASK_AGAIN_S = 0.02
+_LONGEST_LOADING_S = 5.0
+_IMPORTING = "<frozen importlib._bootstrap>"
 _NO_MEMORY = ("OutOfMemory", "Out of Memory", "out of memory", "Cannot allocate memory",
               "bad_alloc", "failed to map segment", "can't start new thread",
               "Unable to allocate", "Failed to launch worker thread")  # fmt: skip
@@ -100,7 +104,7 @@ def main() -> NoReturn:
         sys.exit(0)
     except Exception as error:
         _answer_unexpected(error)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done: nothing is left to interrupt
+    _ignore_interrupts()  # the work is done: nothing is left to interrupt
     if "duckdb" not in sys.modules:  # it would report what is not collected as leaked
         gc.freeze()  # the last search for garbage takes longer than a small report
     sys.exit(code if isinstance(code, int) else 0)
@@ -182,7 +186,7 @@ def _say_damage(damage: list[str]) -> None:
 
 def _end_interrupted() -> NoReturn:
     """End at once and cleanly: no thread, library or second signal may change how."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _ignore_interrupts()
     _end_at_once(130, "interrupted")
 
 
@@ -208,18 +212,43 @@ def _prepare_streams() -> None:
 
 
 def _answer_interrupts() -> None:
-    """Answer Ctrl+C once: libraries pass the same signal on, which would cut the cleaning short."""
+    """Answer Ctrl+C once: libraries pass the same signal on, which would cut the cleaning short.
+
+    While a module is being loaded the answer waits: what is raised within the first lines of a
+    library is lost there, or aborts the process where C++ called them.
+    """
     answered = -_SAME_INTERRUPT_S
+    waits_since = 0.0
 
-    def answer(number: int, frame: object) -> None:
-        nonlocal answered
+    def answer(number: int, frame: FrameType | None) -> None:
+        nonlocal answered, waits_since
         now = time.monotonic()
-        if now - answered >= _SAME_INTERRUPT_S:
-            answered = now
-            _interrupted.append(now)
-            raise KeyboardInterrupt
+        if now - answered < _SAME_INTERRUPT_S:
+            return
+        waits_since = waits_since or now
+        if now - waits_since < _LONGEST_LOADING_S and _loads_a_module(frame):
+            signal.setitimer(signal.ITIMER_REAL, _ASK_AGAIN_S)
+            return
+        answered, waits_since = now, 0.0
+        _interrupted.append(now)
+        raise KeyboardInterrupt
 
+    signal.signal(signal.SIGALRM, answer)
     signal.signal(signal.SIGINT, answer)
+
+
+def _ignore_interrupts() -> None:
+    for number in (signal.SIGINT, signal.SIGALRM):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _loads_a_module(frame: FrameType | None) -> bool:
+    """Whether Python's import is at work in a frame, or in one that called it."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _plainer(error: UnicodeError) -> tuple[str, int]:
