@@ -69,7 +69,7 @@ def model_alone(
     # nobody recorded this: it is no launching that would be quicker without the recording
     first = _first_of_steps(subject, inside)
     work[first, C["host_compute"]] += _cost_ns(
-        (unrecorded or subject).program, within, int(first.sum()), bound, trains=updates.any()
+        (unrecorded or subject).program, within, int(first.sum()), bound, trains=bool(updates.any())
     )
     graphed = within if bound != "high" else np.zeros_like(within)
     return subject.becomes(
