@@ -142,7 +142,7 @@ CAUSE = Cause(
     prediction=(
         "forward and backward pass as CUDA graphs: their kernels in their order, 0.1 us more than "
         "each took alone, without what launching them costs the host; the update, waits, input and "
-        "the way into the model stay, and the graphs cost the host what 20 launches and an eighth "
+        "the way into the model stay, and the graphs cost the host what 24 launches and an eighth "
         "of those that are captured do. The step as one graph, update included, is predicted "
         "beside it: without what the host does from one captured launch to the next"
     ),
