@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import tempfile
 import traceback
@@ -153,7 +154,7 @@ def contradictions(finding: Finding, step: float) -> list[str]:
     return found
 
 
-FURTHER = ("whole step", "bf16")
+FURTHER = re.compile(r"\bone (replayed )?CUDA graph\b|\bbf16\b", re.IGNORECASE)
 """What the repair of a pair says where it is the further one (``Finding.further``)."""
 
 
@@ -161,8 +162,7 @@ def predicted(finding: Finding | None, repair: str) -> tuple[int, int, int] | No
     """The prediction for the repair that was made, with its bounds, ns."""
     if finding is None:
         return None
-    is_further = any(text in repair.lower() for text in FURTHER)
-    own = getattr(finding, "further", None) if is_further else None
+    own = getattr(finding, "further", None) if FURTHER.search(repair) else None
     own = own or finding
     return own.predicted_step_ns, own.prediction_low_ns, own.prediction_high_ns
 

@@ -94,6 +94,21 @@ def test_a_cause_without_time_gains_nothing(cause: str, tmp_path: Path):
     assert predicted.low_ns <= predicted.step_ns <= predicted.high_ns
 
 
+@pytest.mark.parametrize("every", [False, True])
+def test_the_wait_that_ends_a_recording_is_no_part_of_its_steps(every: bool, tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        for k in range(4):
+            b.kernel(t + 20 + 100 * k, t + 118 + 100 * k, call=(t + 5 * k, t + 5 * k + 3))
+        if every or t == (STEPS - 1) * 420:
+            b.api(t + 30, t + 419, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 420, step).trace(tmp_path))
+    (subject,) = s.subjects
+    assert len(subject.program.waits) == (STEPS if every else 0)
+    if not every:  # the run goes on while the last kernels work
+        assert s.runs[0].end_ns == round((STEPS - 1) * 420 + 30) * US
+
+
 def reading(b: Build, t: float) -> None:
     """Enqueue 200 us of kernels, read a value, then launch late again."""
     for k in range(2):
@@ -126,11 +141,12 @@ def test_loops_that_read_go_with_the_reading(tmp_path: Path):
             at += 125 if k else 130
 
     s = simulation(steps(Build(), 700, step).trace(tmp_path))
-    kept, gone = (
+    kept, summed, gone = (
         replay([one.program for one in s.edited([Free("host_sync")], bound)])[0].step_ns
-        for bound in ("high", "expected")
+        for bound in ("high", "expected", "low")
     )
     assert gone < kept - 4 * 60 * US  # what the host did from one read to the next
+    assert gone + 4 * 60 * US < summed < kept  # values are still made, and read nowhere
 
 
 def test_a_blocking_copy_becomes_pinned_and_at_best_hidden(tmp_path: Path):

@@ -83,8 +83,11 @@ class Build:
         self._op("memcpy", start, end, call, f"[CUDA memcpy {kind}]", stream, 0, MAIN, call_name,
                  bytes=size, copy_kind=kind, src_memory=src, dst_memory=dst)  # fmt: skip
 
-    def memset(self, start: float, end: float, *, call: tuple[float, float] | None = None) -> None:
-        self._op("memset", start, end, call, "[CUDA memset]", 7, 0, MAIN, "cudaMemsetAsync")
+    def memset(
+        self, start: float, end: float, *, call: tuple[float, float] | None = None, size: int = 4096
+    ) -> None:
+        self._op("memset", start, end, call, "[CUDA memset]", 7, 0, MAIN, "cudaMemsetAsync",
+                 bytes=size)  # fmt: skip
 
     def graph(
         self, start: float, end: float, *, call: tuple[float, float], number: int = 2

@@ -38,6 +38,9 @@ SYNC_CALL = re.compile(
 )
 """Host calls that return only when queued GPU work has finished."""
 
+DEVICE_SYNC_CALL = re.compile(r"^(cuda|cu|hip)(Device|Ctx|Thread|Context)Synchronize")
+"""Those of them that wait for all that the device was given."""
+
 COPY_CALL = re.compile(r"^(cuda|cu|hip)Memcpy")
 """Host calls that copy memory."""
 

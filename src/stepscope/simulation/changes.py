@@ -14,6 +14,8 @@ from stepscope.gaps.idle import CROWDED_NS
 from stepscope.intervals.distinct import among, distinct_values, with_first
 from stepscope.simulation.links import columns_of, without
 from stepscope.simulation.program import (
+    GRAPH_MEMSET_BYTES,
+    GRAPH_MEMSET_NS,
     GRAPH_NS,
     LAUNCH,
     MARK,
@@ -248,12 +250,18 @@ nothing, as views and their gradients, go with their dispatch, which pays for pa
 all of them: between nothing and 1.5 ms remain in programs that their hosts limit afterwards (a GPT,
 vision transformers, a ResNet, a U-Net; torch 2.11)."""
 
-COMPILED_MODEL_NS: Final = {"low": 300_000, "expected": 1_000_000, "high": 1_700_000}
-"""What it costs in a step at most: where parts are many, the whole model is one compiled function.
-Little where graphs replace the model's call (``make_graphed_callables``: 0.3 to 0.6 ms for copies
-of the input, two launches and the autograd engine, in three programs), most where a compiler checks
-its guards and looks for the graph (``reduce-overhead``: 0.9 to 1.7 ms beside the update, of
-perceptrons of 40 and 96 layers, two vision transformers and a GPT; torch 2.11)."""
+COMPILED_MODEL: Final = {"low": (15, 0.10), "expected": (24, 0.13), "high": (35, 0.18)}
+"""What graphs of the model cost the host in a step, in launches of the program as it is: so many,
+and so many for each that is captured. The model is called, arguments are wrapped for autograd, the
+loss is launched as before, and each parameter's gradient is handed over one by one. Least where
+graphs replace the model's call (``make_graphed_callables``: 28, 71 and 125 launches' worth for
+perceptrons of 88, 300 and 724 operations), most where a compiler checks its guards and looks for
+the graph (``reduce-overhead``: 42, 89 and 137 for these, 55 and 78 for a GPT and a vision
+transformer of 206 and 387; H200, torch 2.11)."""
+
+COMPILED_INFERENCE: Final = {"low": (5, 0.0), "expected": (40, 0.0), "high": (80, 0.0)}
+"""The same without a backward pass: 8 launches' worth for a GPT, 76 for a decoder whose cache is
+written in each step (``reduce-overhead``)."""
 
 READ_LAUNCHES: Final = 4
 """Reading a value takes a reduction of one to three kernels (a norm, a mean and a cast) and the
@@ -429,12 +437,20 @@ def launches_free(subject: Subject, bound: Bound) -> Subject:
     program = subject.program
     work = own_work(program)
     work[:, C["launch_bound"]] = 0
-    quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(subject.is_op, 0, program.call_ns),
-        kernel_gap_ns=program.kernel_gap_ns if bound == "high" else quick,
+        kernel_gap_ns=program.kernel_gap_ns if bound == "high" else gap_in_graph_ns(subject),
     )
+
+
+def gap_in_graph_ns(subject: Subject) -> IntArray:
+    """From the end of the predecessor on the stream to the start where both are in one graph."""
+    ops = subject.gpu.ops
+    clears = ops.equals("kind", "memset") & (ops["bytes"] <= GRAPH_MEMSET_BYTES)
+    quick = np.minimum(subject.program.kernel_gap_ns, GRAPH_NS)
+    found: IntArray = np.where(subject.of_ops(clears), GRAPH_MEMSET_NS, quick)
+    return found
 
 
 NOT_LAUNCHING: Final = (
@@ -528,7 +544,9 @@ def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
     gone = gone.becomes(work_ns=work)
     if bound == "high":
         return gone
-    return _without_items(gone, reads | _only_to_read(subject, reads), everything=True)
+    if bound == "low":
+        reads = reads | _only_to_read(subject, reads)
+    return _without_items(gone, reads, everything=True)
 
 
 def _reads(subject: Subject) -> BoolArray:

@@ -7,8 +7,16 @@ import numpy as np
 from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import with_first
-from stepscope.simulation.changes import COMPILED_MODEL_NS, Bound, Subject, launches_free
-from stepscope.simulation.program import GRAPH_NS, LAUNCH, MARK, C, own_work
+from stepscope.simulation.changes import (
+    COMPILED_INFERENCE,
+    COMPILED_MODEL,
+    Bound,
+    Subject,
+    gap_in_graph_ns,
+    launches_free,
+    launching_ns,
+)
+from stepscope.simulation.program import LAUNCH, MARK, C, Program, own_work
 from stepscope.simulation.settings.graphs import capturable
 from stepscope.trace.frame import BoolArray
 
@@ -31,18 +39,25 @@ def whole_step(subject: Subject, bound: Bound) -> Subject:
     within = inside & np.append(False, inside[:-1])
     work = own_work(after.program)
     work[within, C["host_compute"]] = 0
-    return after.becomes(work_ns=work)
+    # what delayed single launches on their way to the device is gone with them
+    return after.becomes(work_ns=work, delay_ns=np.where(within, 0, after.program.delay_ns))
 
 
-def model_alone(subject: Subject, updates: BoolArray, bound: Bound) -> Subject:
+def model_alone(
+    subject: Subject, updates: BoolArray, bound: Bound, unrecorded: Subject | None = None
+) -> Subject:
     """Forward and backward pass are graphs; the update, and the way into the model, are as today.
 
-    The host also pays for the graphs themselves (``COMPILED_MODEL_NS``), once a step.
+    The host also pays for the graphs themselves, once a step and at its own pace: a host on which a
+    launch takes long takes as much longer for that.
 
     Args:
         subject: the program.
-        updates: the operations of the update, a mask over ``GPU.ops``.
+        updates: the operations of the update, a mask over ``GPU.ops``; none of a program that
+            infers.
         bound: which of the uncertainties to assume.
+        unrecorded: the program without what recording costs, which shows the pace; None where
+            recording costs nothing.
     """
     program = subject.program
     inside = capturable(subject) & ~_of_update(subject, updates)
@@ -52,16 +67,37 @@ def model_alone(subject: Subject, updates: BoolArray, bound: Bound) -> Subject:
     if bound == "low":
         work[within, C["host_compute"]] = 0
     # nobody recorded this: it is no launching that would be quicker without the recording
-    work[_first_of_steps(subject, inside), C["host_compute"]] += COMPILED_MODEL_NS[bound]
-    quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
+    first = _first_of_steps(subject, inside)
+    work[first, C["host_compute"]] += _cost_ns(
+        (unrecorded or subject).program, within, int(first.sum()), bound, trains=bool(updates.any())
+    )
     graphed = within if bound != "high" else np.zeros_like(within)
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(within, 0, program.call_ns),
         recording_ns=np.where(within, 0, program.recording_ns),
         recording_untraced_ns=np.where(within, 0, program.recording_untraced_ns),
-        kernel_gap_ns=np.where(graphed, quick, program.kernel_gap_ns),
+        kernel_gap_ns=np.where(graphed, gap_in_graph_ns(subject), program.kernel_gap_ns),
+        delay_ns=np.where(graphed, 0, program.delay_ns),
     )
+
+
+def _cost_ns(program: Program, within: BoolArray, steps: int, bound: Bound, *, trains: bool) -> int:
+    """What graphs of the model cost the host in a step.
+
+    Args:
+        program: the program as nobody records it.
+        within: the launches that go.
+        steps: its steps.
+        bound: which of the uncertainties to assume.
+        trains: whether there is a backward pass.
+    """
+    launches = int(within.sum())
+    if not launches:
+        return 0
+    whole, part = (COMPILED_MODEL if trains else COMPILED_INFERENCE)[bound]
+    each = float(launching_ns(program)[within].mean())
+    return round(each * (whole + part * launches / max(steps, 1)))
 
 
 def _of_update(subject: Subject, updates: BoolArray) -> BoolArray:

@@ -277,9 +277,10 @@ class Simulation:
                 ]
                 count = len(subjects)
             elif isinstance(change, edit.InGraphs) and change.scope == "model":
+                paced = self._recorded_or_not(subjects, self._tool(changes))
                 subjects = [
-                    graphs.model_alone(s, graphs.updates(e), bound)
-                    for s, (_, e) in zip(subjects, self.devices, strict=True)
+                    graphs.model_alone(s, graphs.updates(e), bound, unrecorded)
+                    for s, unrecorded, (_, e) in zip(subjects, paced, self.devices, strict=True)
                 ]
                 count = len(subjects)
             else:

@@ -89,10 +89,11 @@ def measured_factor(
             Where the measurement gives these two only, the estimate counts between them.
         estimated: the factors of the estimate.
     """
-    jobs = [pace.unrecorded(subjects, factor) for factor in _FACTORS]
+    # what is known to be the recording's own goes with any factor
+    jobs = [subjects, *(pace.unrecorded(subjects, factor) for factor in _FACTORS)]
     replayed = steps_of([[s.program for s in job] for job in jobs])
-    steps = np.array([max(r.step_ns for r in ranks) for ranks in replayed], float)
-    gained = np.maximum.accumulate(1 - steps / max(steps[0], 1.0))
+    recorded, *steps = (max(r.step_ns for r in ranks) for ranks in replayed)
+    gained = np.maximum.accumulate(1 - np.array(steps, float) / max(recorded, 1.0))
     found: dict[Bound, float] = {
         bound: factor_of(gained, share, estimated[bound])
         for bound, share in cost.items()

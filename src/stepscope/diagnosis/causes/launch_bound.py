@@ -10,7 +10,7 @@ from stepscope.diagnosis.cause import (
     idle_figure,
     kernel_figures,
 )
-from stepscope.diagnosis.frameworks import in_cuda, in_jax, is_jax
+from stepscope.diagnosis.frameworks import in_cuda, in_jax, is_jax, is_own_program
 from stepscope.diagnosis.profiler_overhead_figures import (
     tool_figures,
     tool_text,
@@ -28,6 +28,11 @@ _WHOLE = Further(
     InGraphs("step"),
     "the whole step as one CUDA graph, update included",
     "CUDA graphs of the model, with the update launched as today",
+)
+_WHOLE_INFERENCE = Further(
+    InGraphs("step"),
+    "the whole step as one CUDA graph",
+    "CUDA graphs of a compiled model that Python calls in each step",
 )
 OTHER_WORK = 0.2
 """Of the time that is charged to late launches: a graph is credited with so much of other work."""
@@ -49,8 +54,9 @@ _LAUNCH_NS = 10_000  # what a framework needs at least from one launch to the ne
     "give each operation more work: larger batches, jax.vmap instead of Python loops",
 )
 @in_inference(
-    "replay each step as a CUDA graph: torch.compile(model, mode='reduce-overhead'); vLLM without "
-    "enforce_eager, SGLang and TensorRT-LLM with their CUDA graphs on",
+    "launch the model as CUDA graphs: torch.compile(model, mode='reduce-overhead')",
+    "replay each step as one CUDA graph: torch.cuda.graph around it, over buffers that stay; vLLM "
+    "without enforce_eager, SGLang and TensorRT-LLM with their CUDA graphs on",
     "work on more inputs or requests at once (larger batches, continuous batching): as many "
     "launches do more",
     "of a language model, make more tokens per step: speculative decoding, several steps between "
@@ -81,9 +87,9 @@ def detect(case: Case) -> Detection | None:
             "the host launches too slowly in parts of the step, so the GPU has finished before "
             f"the next launch arrives{inside}"
         )
-    # without an update the model is the whole step, and XLA compiles whatever is jitted with it
-    alone = is_jax(explanation.gpu) or explanation.workload.infers
-    alone |= not updates(explanation).any()
+    # XLA compiles whatever is jitted with it, and CUDA of one's own captures what it launches
+    alone = is_jax(explanation.gpu) or is_own_program(case)
+    updated = not explanation.workload.infers and bool(updates(explanation).any())
     found = Detection(
         time_ns=time,
         direct_ns=time - overhead,
@@ -93,7 +99,7 @@ def detect(case: Case) -> Detection | None:
         # between launches goes with them, but is not what this finding is about
         max_gain_ns=time + case.idle_ns("small_kernels") + _other_work_ns(case, time),
         change=InGraphs("step" if alone else "model"),
-        further=None if alone else _WHOLE,
+        further=None if alone else _WHOLE if updated else _WHOLE_INFERENCE,
         message=message + (_STEP if alone else "") + tool_text(case, time),
         texts=where.texts(),
         recommendations=[
@@ -134,11 +140,11 @@ CAUSE = Cause(
         "small_kernels loses time on the device between kernels that were enqueued in time."
     ),
     prediction=(
-        "forward and backward pass as CUDA graphs: their kernels in their order, 0.4 us between "
-        "two of them, without what launching them costs the host; the update, waits, input and "
-        "the way into the model stay, and the host needs 0.3 to 1.7 ms per step for the graphs. "
-        "The step as one graph, update included, is predicted beside it, and so are steps of an "
-        "inference: without what the host does from one captured launch to the next"
+        "forward and backward pass as CUDA graphs: their kernels in their order, 0.1 us more than "
+        "each took alone, without what launching them costs the host; the update, waits, input and "
+        "the way into the model stay, and the graphs cost the host what 24 launches and an eighth "
+        "of those that are captured do. The step as one graph, update included, is predicted "
+        "beside it: without what the host does from one captured launch to the next"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.changes import Bound, Subject
-from stepscope.simulation.program import GRAPH_NS, MARK, WAIT, C
+from stepscope.simulation.changes import Bound, Subject, gap_in_graph_ns
+from stepscope.simulation.program import MARK, WAIT, C
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, launch_cost_ns
 from stepscope.trace.errors import UsageError
@@ -90,7 +90,7 @@ def graphed(subject: Subject, bound: Bound) -> Subject:
         work[inside, C[cause]] = 0
     if bound == "low":
         work[inside, C["host_compute"]] = 0
-    quick = np.minimum(program.kernel_gap_ns, GRAPH_NS)
+    quick = gap_in_graph_ns(subject)
     gap = (
         program.kernel_gap_ns if bound == "high" else np.where(inside, quick, program.kernel_gap_ns)
     )
