@@ -9,6 +9,7 @@ import pytest
 from tests.support.build import AUTOGRAD, MAIN, Build
 
 from stepscope.api import Job
+from stepscope.diagnosis.inside_kernels import calls
 from stepscope.kernels.attention import (
     BACKWARD_RATE,
     CAUSAL,
@@ -105,6 +106,27 @@ def one_run(kernels: Kernels) -> tuple[float, int]:
 
 
 PAIR = [(pointwise("mul", 2), 1)] * 2
+
+
+def test_one_call_of_compiled_code_launches_the_kernels_that_follow_one_another(
+    tmp_path: Path,
+) -> None:
+    """A chain and the reduction behind it, the same after a GEMM, and once more backward."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for thread in (MAIN, MAIN, AUTOGRAD):
+            if thread == MAIN:
+                device.kernel(GEMM)
+            for name in (*[name for name, _ in PAIR], COLUMNS):
+                device.kernel(name, thread=thread)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    rows = kernels.order[~kernels.in_category("matmul")[kernels.order]]
+    gone, kept = rows[::3], np.sort(np.setdiff1d(rows, rows[::3]))
+    begins = calls(kernels, kept, gone)
+    assert kept[begins].tolist() == np.sort(rows[1::3]).tolist()
+    assert calls(kernels, np.sort(rows[2::3]), gone).all()  # what is not compiled ends a call
 
 
 @pytest.mark.parametrize(

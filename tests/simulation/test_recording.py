@@ -175,6 +175,43 @@ def test_a_device_that_sets_the_pace_says_nothing_of_the_cost() -> None:
     assert factor_of([0.0] * 14, 0.2, 1.0) == 1.0
 
 
+def test_factors_that_gain_as_much_within_the_error_are_alike() -> None:
+    """A tenth of the step for each time the estimate; half a step of error is five times of it."""
+    gained = [min(0.1 * f, 1.0) for f in (0, 0.25, 0.5, 0.75, 1, 1.5, 2, 3, 4, 6, 8, 12, 16, 24)]
+    assert factor_of(gained, 0.4, 1.0) == pytest.approx(4.0, abs=0.06)
+    assert factor_of(gained, 0.4, 1.0, error=0.2) == pytest.approx(2.0, abs=0.01)
+    assert factor_of(gained, 0.4, 1.0, error=0.5) == 1.0
+
+
+@pytest.mark.parametrize(("apart_us", "expected"), [(0.0, 4.0), (90.0, 1.0)])
+def test_noise_of_steps_that_the_device_paces_is_no_cost(
+    tmp_path: Path, apart_us: float, expected: float
+) -> None:
+    """Eight launches of 1.5 us each are on the host's way to a kernel that takes the step.
+
+    Steps took 60 us less while nobody recorded, five times the estimate. Where all steps are alike
+    it is that, but for the 10 us of a step of 2 ms that are as good as none; where their mean is
+    known to 50 us, the estimate is as good.
+    """
+    build, at = Build(), 0.0
+    for number in range(STEPS):
+        begin, slower = at, apart_us * (1 if number % 2 else -1)
+        for _ in range(7):
+            build.kernel(at + 12, at + 14, call=(at + 2, at + 10))
+            at += 20
+        build.kernel(at + 12, at + 1_860 + slower, call=(at + 2, at + 10))
+        build.api(at + 11, at + 1_860 + slower, "cudaDeviceSynchronize")
+        at += 1_860 + slower
+        build.range(begin, at, f"step_{number}", domain="stepscope")
+    mean = 2_000.0 - 60.0
+    start, end = (round(1000 * (at + 50_000 + 10 * us)) for us in (0, mean))
+    build._add("timed_stretch", process_id=PID, start_ns=start, end_ns=end, steps=10,
+               recorded=False)  # fmt: skip
+    factor = Job([build.trace(tmp_path).folder]).simulation.recording_factor
+    assert factor["expected"] == pytest.approx(expected, rel=0.1)
+    assert factor["high"] <= factor["expected"] <= factor["low"]
+
+
 LOADING = "enumerate(DataLoader)#_{}DataLoaderIter.__next__"
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
+
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure, located
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.profiler_overhead_figures import uncertain_overhead_ns
-from stepscope.kernels.kernels import Repair
+from stepscope.kernels.kernels import Kernels, Repair
 from stepscope.simulation import CallCompiled, Change, FuseOps, RemoveOps, ScaleOps
+from stepscope.trace.frame import BoolArray, IntArray
 
 Bound = Literal["low", "expected", "high"]
 
@@ -57,7 +60,34 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
         factor = total / max(int(repair.old_ns[kept].sum()), 1)
         found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
         if repair.compiles:
-            found.append(CallCompiled(tuple(ids[kept].tolist()), rank))
+            begins = calls(case.explanation.kernels, repair.rows[kept], repair.rows[merged])
+            found.append(CallCompiled(tuple(ids[kept][begins].tolist()), rank))
+    return found
+
+
+def calls(kernels: Kernels, kept: IntArray, gone: IntArray) -> BoolArray:
+    """Which kernels of compiled code begin a call of it.
+
+    One call launches all kernels of a compiled function that follow one another; another kernel
+    between them (a GEMM of the model may be launched by the same call, which a capture does not
+    tell), the backward pass, or another thread ends it.
+
+    Args:
+        kernels: the device's kernels.
+        kept: rows of ``GPU.ops`` of the kernels that compiled code launches, ascending.
+        gone: rows of those that are merged into them.
+    """
+    stays = kernels.gpu.is_kernel.copy()
+    stays[gone] = False
+    order = kernels.order[stays[kernels.order]]
+    compiled = np.zeros(len(stays), bool)
+    compiled[kept] = True
+    thread, phase = kernels.attribution.thread[order], kernels.phase[order]
+    goes_on = np.zeros(len(order), bool)
+    goes_on[1:] = compiled[order[:-1]] & (thread[1:] == thread[:-1]) & (phase[1:] == phase[:-1])
+    begins = compiled.copy()
+    begins[order[goes_on]] = False
+    found: BoolArray = begins[kept]
     return found
 
 

@@ -125,7 +125,7 @@ class FuseOps:
 
 @dataclass(frozen=True)
 class CallCompiled:
-    """Certain GPU operations are launched by compiled code, which the host has to call.
+    """Certain GPU operations are the first of those that a call of compiled code launches.
 
     Attributes:
         ops: ``gpu_op.id`` of the operations.
@@ -138,7 +138,7 @@ class CallCompiled:
     @property
     def text(self) -> str:
         """The change in words."""
-        return f"{len(self.ops):,} GPU operations are launched by compiled code"
+        return f"compiled code is called before {len(self.ops):,} GPU operations"
 
 
 @dataclass(frozen=True)

@@ -586,7 +586,8 @@ class Simulation:
             estimated = {bound: by_part * part for bound, part in PROFILED.items()}
         if e.measured is None or self._paced_by_input(self.subjects):
             return estimated
-        return measured_factor(self.subjects, _measured_part(e, e.measured), estimated)
+        part, error = _measured_part(e, e.measured)
+        return measured_factor(self.subjects, part, estimated, error)
 
     def _spare_ns(self) -> list[float]:
         """What the capturing tool may have added to each host's launches at most, ns per step."""
@@ -631,8 +632,12 @@ _WORKING: Final = (
 """Idle time in which the host works, but does not launch."""
 
 
-def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float | None]:
-    """What recording costs by steps that were timed without it, over the recorded step.
+def _measured_part(
+    e: Explanation, measured: MeasuredCost
+) -> tuple[dict[Bound, float | None], float]:
+    """What recording costs by steps that were timed without it, and the error of their mean.
+
+    Both are shares of the recorded step.
 
     Where some steps are odd, those that were not recorded held one more or less of them than a mean
     step of the run does; where copies map pages in some steps, they may in all of these or in none.
@@ -643,16 +648,17 @@ def _measured_part(e: Explanation, measured: MeasuredCost) -> dict[Bound, float 
     by_cause = e.gaps.by_cause()
     work = pace.BETWEEN_TURNS * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
     uneven = uneven_copies_ns(e)
-    steps = 1 / e.n_steady + 1 / measured.unrecorded_steps
+    deviation = run.spread_ns * (1 / e.n_steady + 1 / measured.unrecorded_steps) ** 0.5
     by_chance = run.odd_ns / measured.unrecorded_steps
-    error = math.hypot(DEVIATIONS * run.spread_ns * steps**0.5, by_chance, work, uneven)
+    error = math.hypot(DEVIATIONS * deviation, by_chance, work, uneven)
     cost = measured.cost_ns if not run.odd_ns else run.step_ns - measured.unrecorded_ns
     known = not run.odd_ns and not uneven and work <= max(cost, 0.0)
-    return {
+    part: dict[Bound, float | None] = {
         "low": (cost + error) / e.step_ns,
         "expected": cost / e.step_ns if known else None,
         "high": (cost - error) / e.step_ns,
     }
+    return part, deviation / e.step_ns
 
 
 def _turn(change: Change) -> int:

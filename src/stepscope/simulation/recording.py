@@ -78,33 +78,43 @@ def measured_factor(
     subjects: list[Subject],
     cost: Mapping[Bound, float | None],
     estimated: Mapping[Bound, float],
+    error: float,
 ) -> dict[Bound, float]:
     """The factors that make the replayed step as long as those that nobody recorded.
 
-    The cost stays spread over what was recorded, as the estimate has it.
+    The cost stays spread over what was recorded, as the estimate has it. A measurement says no more
+    than its error allows: a device that sets the pace hides what recording costs its host, and a
+    factor that makes up for the noise of such steps would leave a host that does next to nothing.
 
     Args:
         subjects: the unchanged programs.
         cost: measured cost over the measured step: the most for ``low``, the least for ``high``.
             Where the measurement gives these two only, the estimate counts between them.
         estimated: the factors of the estimate.
+        error: standard error of the cost, as a share of the step.
     """
     # what is known to be the recording's own goes with any factor
     jobs = [subjects, *(pace.unrecorded(subjects, factor) for factor in _FACTORS)]
     replayed = steps_of([[s.program for s in job] for job in jobs])
     recorded, *steps = (max(r.step_ns for r in ranks) for ranks in replayed)
     gained = np.maximum.accumulate(1 - np.array(steps, float) / max(recorded, 1.0))
+    most = cost["low"]
     found: dict[Bound, float] = {
-        bound: factor_of(gained, share, estimated[bound])
+        bound: factor_of(gained, share, estimated[bound], error if bound == "expected" else 0.0)
         for bound, share in cost.items()
         if share is not None
     }
+    if most is not None and "expected" in found and most > gained[-1]:
+        # no cost is too high for what was measured: the device hides it
+        found["low"] = max(estimated["low"], found["expected"])
     if "expected" not in found:
         found["expected"] = min(max(estimated["expected"], found["high"]), found["low"])
     return found
 
 
-def factor_of(gained: Sequence[float] | NDArray[np.float64], share: float, near: float) -> float:
+def factor_of(
+    gained: Sequence[float] | NDArray[np.float64], share: float, near: float, error: float = 0.0
+) -> float:
     """The factor that gains so much of the step.
 
     Where the device sets the pace many do: the step then says no more than that, and of those
@@ -114,8 +124,9 @@ def factor_of(gained: Sequence[float] | NDArray[np.float64], share: float, near:
         gained: what the replay gains with each of the factors, as a share of the step.
         share: what is to be gained; what the replay cannot gain at all is taken as its most.
         near: the estimate's factor.
+        error: standard error of the share; factors that gain as much within it are alike.
     """
     fine = np.interp(_FINE, _FACTORS, gained)
     target = min(max(share, 0.0), float(fine[-1]))
-    alike = _FINE[np.abs(fine - target) <= _ALIKE]
+    alike = _FINE[np.abs(fine - target) <= max(error, _ALIKE)]
     return float(np.clip(near, alike[0], alike[-1])) if len(alike) else near
