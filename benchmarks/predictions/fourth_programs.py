@@ -22,7 +22,7 @@ from torch.nn import functional as fn
 from torch.utils.data import Dataset
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with the replay of 106 pairs"
+WRITTEN_AFTER = "version 0.1 with 106 pairs, the fourth set"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 

@@ -281,6 +281,7 @@ def test_fused_attention_in_single_precision_does_without_tensor_cores(tmp_path:
     [
         (GEMM, "mul", SHARES[UNMASKED][2]),  # 2 to the 9th positions
         (GEMM, "masked_fill", SHARES[MASKED][2]),
+        (GEMM, "CUDAFunctor_add", SHARES[MASKED][2]),  # a bias, or a mask of large numbers
         (SGEMM.format("nn"), "triu_tril", SINGLE_SHARES["fp32"][0][CAUSAL]),
     ],
 )

@@ -11,12 +11,13 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from stepscope.breakdown.repaired import widened
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure, causes, located
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, predicted_sql
@@ -277,7 +278,7 @@ def _predicted(
     gain = kernels.per_step(int(saved_ns.sum()))
     low, middle, high = min(gains[0], gain), gain, max(gains[1], gain)
     if replays is None:
-        return Predicted(step - middle, step - high, step - low), False
+        return _not_narrower(Predicted(step - middle, step - high, step - low), step), False
     # the launches of kernels that go may take the host longer than the kernels took
     replay, most = replays.replay, step if repair.merged.any() else kernels.per_step(spent)
 
@@ -300,9 +301,19 @@ def _predicted(
     chosen = max(now, later)
     least = min(chosen, low, ends["high"][1] if after else min(end[2] for end in ends.values()))
     greatest = max(chosen, high, ends["low"][1] if after else max(end[3] for end in ends.values()))
-    return Predicted(
-        step - chosen, step - min(greatest, most), step - least, replay.replay_error
-    ), after
+    found = Predicted(step - chosen, step - min(greatest, most), step - least, replay.replay_error)
+    return _not_narrower(found, step), after
+
+
+def _not_narrower(predicted: Predicted, before_ns: float) -> Predicted:
+    """The same with a range of at least what is uncertain of every repair, up to the step today."""
+    after = predicted.step_ns
+    low, high = widened(after, after, after, before_ns)
+    return replace(
+        predicted,
+        low_ns=max(min(predicted.low_ns, low), 0.0),
+        high_ns=max(predicted.high_ns, min(high, before_ns)),
+    )
 
 
 def _with_setting(case: Case, setting: Edit, replays: _Replays) -> tuple[Predicted, bool]:

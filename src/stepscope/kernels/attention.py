@@ -90,6 +90,7 @@ slower or quicker."""
 
 _CALL_NS = 5_000  # the shortest fused attention
 _MASK = re.compile(r"masked_fill|masked_softmax|where", re.IGNORECASE)
+_SUM = re.compile(r"CUDAFunctor_add|AddFunctor")
 _UNALIGNED = re.compile(r"_tensorop_b?f16\w*_align1\b")
 _TRIANGLE = re.compile(r"triu|tril", re.IGNORECASE)
 
@@ -211,7 +212,11 @@ def _mask_of(kernels: Kernels, rows: IntArray) -> str:
     ops = kernels.gpu.ops
     if bool(ops.matches("name", _TRIANGLE)[rows].any()):
         return CAUSAL
-    return MASKED if bool(ops.matches("name", _MASK)[rows].any()) else UNMASKED
+    # what is added to the scores (a bias, or a mask of large negative numbers) is read by the fused
+    # kernel, too; in the backward pass gradients are added
+    forward = kernels.phase[rows] != PHASES.index("backward")
+    masked = ops.matches("name", _MASK)[rows] | (ops.matches("name", _SUM)[rows] & forward)
+    return MASKED if bool(masked.any()) else UNMASKED
 
 
 def _by_time(
