@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from stepscope.activity.device import Reader
 from stepscope.activity.host import inside
-from stepscope.gaps.profiler_overhead import UNIT_COSTS, recorded_events
+from stepscope.gaps.profiler_overhead import DEVIATIONS, UNIT_COSTS, recorded_events
 from stepscope.intervals.algebra import Intervals
 from stepscope.simulation import pace
 from stepscope.simulation.build import Run
@@ -82,9 +82,9 @@ def measured_factor(
 ) -> dict[Bound, float]:
     """The factors that make the replayed step as long as those that nobody recorded.
 
-    The cost stays spread over what was recorded, as the estimate has it. A measurement says no more
-    than its error allows: a device that sets the pace hides what recording costs its host, and a
-    factor that makes up for the noise of such steps would leave a host that does next to nothing.
+    The cost stays spread over what was recorded, as the estimate has it. A difference that is
+    no more than noise is no measurement: a device that sets the pace hides what recording costs its
+    host, and a factor that makes up for the noise would leave a host that does next to nothing.
 
     Args:
         subjects: the unchanged programs.
@@ -98,7 +98,9 @@ def measured_factor(
     replayed = steps_of([[s.program for s in job] for job in jobs])
     recorded, *steps = (max(r.step_ns for r in ranks) for ranks in replayed)
     gained = np.maximum.accumulate(1 - np.array(steps, float) / max(recorded, 1.0))
-    most = cost["low"]
+    most, middle = cost["low"], cost["expected"]
+    if middle is not None and middle > DEVIATIONS * error:
+        error = 0.0  # steps tell a recorded run from others: the cost is what was measured
     found: dict[Bound, float] = {
         bound: factor_of(gained, share, estimated[bound], error if bound == "expected" else 0.0)
         for bound, share in cost.items()
