@@ -562,7 +562,8 @@ def test_a_run_is_recorded_for_the_diagnosis_first(
     assert kept == "runs as before\n"
     (one,) = result.tried
     # what the diagnosis says of a program that does nothing is not at stake
-    assert one.prediction is not None or "predicts nothing for workers=2" in result.warnings[0]
+    silent = any("predicts nothing for workers=2" in warning for warning in result.warnings)
+    assert one.prediction is not None or silent
     assert one.applied[0].count == 1
 
 

@@ -84,4 +84,4 @@ def test_a_capture_predicts() -> None:
     one = found.of(("host_sync",))
     assert one is not None
     assert one.low_ns <= one.step_ns <= one.high_ns
-    assert one.step_ns < 0.8e9
+    assert one.step_ns == pytest.approx(0.77e9, rel=0.1)  # measured: docs/how-it-works.md

@@ -63,10 +63,15 @@ class TryOptions:
 
 @dataclass(frozen=True)
 class _Predicted:
-    """What a diagnosis says of repairs: by cause, the ratio of the step and its bounds."""
+    """What a diagnosis says of repairs: by cause, the ratio of the step and its bounds.
+
+    Attributes:
+        ratios: by cause: the step after its repair over the step today, least and most of it.
+        order: the causes in their order; None where nothing was diagnosed.
+    """
 
     ratios: dict[str, tuple[float, float, float]]
-    order: tuple[str, ...]
+    order: tuple[str, ...] | None
 
     def of(self, causes: Sequence[str]) -> TriedPrediction | None:
         """The largest gain that it predicts for one of some causes, for a step of 1e9 ns."""
@@ -86,7 +91,7 @@ def plan_of_tries(options: TryOptions) -> list[str]:
     Raises:
         UsageError: the options make no sense.
     """
-    sets, _ = _sets(options, _Predicted({}, ()), planning=True)
+    sets, _ = _sets(options, _Predicted({}, None), planning=True)
     command = shlex.join(options.command)
     lines = []
     if _records(options):
@@ -132,7 +137,7 @@ class _Session:
         options = self._options
         _check(options)
         if AUTO not in options.names:
-            _sets(options, _Predicted({}, ()), planning=True)  # refused before anything runs
+            _sets(options, _Predicted({}, None), planning=True)  # refused before anything runs
         folder = capture_options(command=options.command, output=options.output).output
         with capture_errors():
             refuse_used(folder)
@@ -145,7 +150,7 @@ class _Session:
             return self._result(folder, 0, []), self._codes[0]
         sets, warmup = _sets(options, predicted)
         if not sets:
-            named = ", ".join(predicted.order) or "nothing"
+            named = ", ".join(predicted.order or ()) or "nothing"
             self._warnings.append(
                 f"the diagnosis names {named}, which no fix that can be tried repairs"
             )
@@ -176,7 +181,7 @@ class _Session:
         """What is predicted by the diagnosis of a run that is recorded now."""
         options = self._options
         if not _records(options):
-            return _Predicted({}, ())
+            return _Predicted({}, None)
         wanted = capture_options(
             command=options.command,
             output=str(folder / "recorded"),
@@ -199,7 +204,7 @@ class _Session:
         if code and not (code == 143 and options.steps):
             self._codes.append(code)
             self._warnings.append(f"the program ended with {code}, so nothing was tried")
-            return _Predicted({}, ())
+            return _Predicted({}, None)
         try:
             traces = captured.traces or captured.results
             if not traces:
@@ -213,7 +218,7 @@ class _Session:
         if AUTO in self._options.names:
             raise error
         self._warnings.append(f"nothing is predicted: {error}")
-        return _Predicted({}, ())
+        return _Predicted({}, None)
 
     def _take_turns(self, runs: Runs, sets: list[str]) -> dict[str, list[TrialRun]]:
         """Run without and with each set of fixes, again and again; sets that did nothing stop."""
@@ -272,10 +277,9 @@ class _Session:
             for place, count in process["waits"].items():
                 waits[place] = waits.get(place, 0) + count
         prediction = predicted.of([cause for one, _ in files for cause in one.repairs])
-        if prediction is None and predicted.order:
-            self._warnings.append(
-                f"the diagnosis predicts nothing for {names}; it names {', '.join(predicted.order)}"
-            )
+        if prediction is None and predicted.order is not None:
+            named = ", ".join(predicted.order or ()) or "nothing"
+            self._warnings.append(f"the diagnosis predicts nothing for {names}; it names {named}")
         return judge(
             [_as_run(run) for run in self._before],
             [_as_run(run) for run in after],
@@ -412,7 +416,7 @@ def _automatic(predicted: _Predicted) -> list[str]:
     from stepscope.capture.tries import declared
 
     found = []
-    for cause in predicted.order:
+    for cause in predicted.order or ():
         for one in declared().values():
             if (
                 cause in (*one.repairs, *one.eases)
