@@ -14,7 +14,7 @@ inside them belongs to their cause.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -93,6 +93,23 @@ class HostTimeline:
     blocking: Blocking
     quiet: Intervals
     long_untraced_ns: int
+
+    def with_silences(self, chosen: BoolArray, label: str) -> HostTimeline:
+        """The same with some silences that nothing explained labelled, and no longer quiet.
+
+        Args:
+            chosen: which of ``quiet``.
+            label: one of ``LABELS``.
+        """
+        start, end = self.quiet
+        middle = (self.start_ns + self.end_ns) // 2
+        relabel = inside((start[chosen], end[chosen]), middle)
+        relabel &= self.label == LABELS.index(UNTRACED_CPU)
+        return replace(
+            self,
+            label=np.where(relabel, LABELS.index(label), self.label),
+            quiet=(start[~chosen], end[~chosen]),
+        )
 
 
 def loads_by_itself(host: HostSide) -> bool:

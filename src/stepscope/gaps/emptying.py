@@ -8,7 +8,6 @@ recorded, but what ends in such a series of releases is no work that a step need
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline
-from stepscope.activity.host import HostTimeline, inside
+from stepscope.activity.host import HostTimeline
 from stepscope.intervals import stab_innermost
 from stepscope.intervals.distinct import among
 from stepscope.trace.frame import BoolArray
@@ -33,21 +32,13 @@ def with_collections(timeline: HostTimeline, gpu: GpuTimeline, step_label: str) 
         gpu: the device.
         step_label: name or stem of the ranges that mark steps; they say nothing about a part.
     """
-    start, end = timeline.quiet
-    if not len(start) or not gpu.ops.matches("name", words.TORCH_NAME).any():
+    if not len(timeline.quiet[0]) or not gpu.ops.matches("name", words.TORCH_NAME).any():
         return timeline
     ends = _before_emptying(timeline, gpu)
     ends &= ~_named_apart(timeline, gpu, step_label)
     if not ends.any():
         return timeline
-    middle = (timeline.start_ns + timeline.end_ns) // 2
-    relabel = inside((start[ends], end[ends]), middle)
-    relabel &= timeline.label == h.LABELS.index(h.UNTRACED_CPU)
-    return replace(
-        timeline,
-        label=np.where(relabel, h.LABELS.index(h.ALLOCATION), timeline.label),
-        quiet=(start[~ends], end[~ends]),
-    )
+    return timeline.with_silences(ends, h.ALLOCATION)
 
 
 def _before_emptying(timeline: HostTimeline, gpu: GpuTimeline) -> BoolArray:

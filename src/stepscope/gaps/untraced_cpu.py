@@ -17,7 +17,7 @@ It costs device time only because the host has no run-ahead, which is what launc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, HostSide, Reader
-from stepscope.activity.host import SMALL_COPY_BYTES, HostTimeline, inside
+from stepscope.activity.host import SMALL_COPY_BYTES, HostTimeline
 from stepscope.gaps.offload import returning
 from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
 from stepscope.intervals.algebra import EMPTY, Intervals
@@ -270,14 +270,7 @@ def without_noise(
         noise &= ~explain_untraced_cpu(gpu, timeline.quiet, loop)[0]
     if not noise.any():
         return timeline
-    middle = (timeline.start_ns + timeline.end_ns) // 2
-    relabel = inside((start[noise], end[noise]), middle)
-    relabel &= timeline.label == h.LABELS.index(h.UNTRACED_CPU)
-    return replace(
-        timeline,
-        label=np.where(relabel, h.LABELS.index(h.DISPATCH), timeline.label),
-        quiet=(start[~noise], end[~noise]),
-    )
+    return timeline.with_silences(noise, h.DISPATCH)
 
 
 def _recurs(gpu: GpuTimeline, at: IntArray, step_begin_ns: IntArray) -> BoolArray:
