@@ -8,7 +8,7 @@ layout, of weights, transforms (Winograd, Fourier); all of them make way for tho
 
 from __future__ import annotations
 
-import json
+import math
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.kernels.efficiency import matrices_of
 from stepscope.kernels.kernels import LAYOUT_CHANGE, MATH_NAMES, Kernels
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
@@ -244,35 +245,18 @@ def _work(name: str, text: str, results: dict[tuple[_Shape, _Shape], _Shape]) ->
     if len(given) != len(weights) or len(result) != len(given) or not weights[1]:
         return None
     # each weight is used at every place of the smaller one: of the result, of a transposed input
-    places = given[0] * min(_product(given[2:]), _product(result[2:]))
+    places = given[0] * min(math.prod(given[2:]), math.prod(result[2:]))
     times = 2 if backward else 1
-    elements = _product(given) + _product(result) + _product(weights)
+    elements = math.prod(given) + math.prod(result) + math.prod(weights)
     return _Work(
         backward=backward,
-        taps=_product(weights[2:]),
+        taps=math.prod(weights[2:]),
         depthwise=weights[1] == 1 and given[1] == weights[0] > 1,
-        flop=2.0 * places * _product(weights) * times,
+        flop=2.0 * places * math.prod(weights) * times,
         moved_bytes=4.0 * elements * times,
     )
 
 
 def _shapes(text: str) -> list[_Shape]:
     """Shapes with at least three dimensions: of images, and of filters."""
-    try:
-        values = json.loads(text)
-    except ValueError:
-        return []
-    return [
-        tuple(value)
-        for value in values
-        if isinstance(value, list)
-        and len(value) >= 3
-        and all(isinstance(size, int) and size > 0 for size in value)
-    ]
-
-
-def _product(sizes: _Shape) -> int:
-    found = 1
-    for size in sizes:
-        found *= size
-    return found
+    return [tuple(shape) for shape in matrices_of(text) if len(shape) >= 3 and min(shape) > 0]
