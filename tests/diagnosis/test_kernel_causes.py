@@ -10,10 +10,13 @@ from tests.support.build import AUTOGRAD, MAIN, Build
 from tests.support.ncu import bundled, written
 
 from stepscope.api import Job
+from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.kernels.attention import MASKED, SHARES, UNMASKED
 from stepscope.render.markdown import diagnosis_markdown
+from stepscope.simulation import CallCompiled, RemoveOps
 
+BOUNDS: tuple[Bound, ...] = ("low", "expected", "high")
 STEPS = 6
 CAST = "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda>"
 BF16 = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -269,6 +272,38 @@ def test_a_function_spelled_out_in_primitives(tmp_path: Path) -> None:
     # the fastest pointwise kernel tells what a pass takes; two remain: one read, one write
     assert finding.time_ns_per_step == pytest.approx(4 * (195 - 2 * 30 / 2) * 1000, rel=1e-3)
     check_evidence(diagnosis, job)
+
+
+def test_the_whole_model_compiled_is_the_low_end(tmp_path: Path) -> None:
+    """Two kernels beside each chain go only where more than the function is compiled."""
+    chain = [(elementwise("mul"), 30.0)] * 6
+    beside = [(elementwise("gelu"), 30.0), (elementwise("add"), 30.0)]
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", [(BF16, 100.0), *chain, (BF16, 100.0), *beside] * 4))
+    diagnosis, job = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "fusion_opportunity")
+    assert {e.figure: e.value for e in finding.evidence}["kernels_per_step"] == 24
+    case = job.explained.cases[0]
+    repair = case.explanation.inside_kernels.repairs["fusion_opportunity"]
+    assert repair.further is not None
+    gone = {
+        bound: sum(
+            len(change.ops)
+            for change in changes_of_repair(case, repair, bound, None)
+            if isinstance(change, RemoveOps)
+        )
+        for bound in BOUNDS
+    }
+    steady = case.explanation.n_steady
+    assert gone == {"low": 24 * steady, "expected": 20 * steady, "high": 20 * steady}
+    called = [
+        change
+        for change in changes_of_repair(case, repair, "low", None)
+        if isinstance(change, CallCompiled)
+    ]
+    assert [len(change.ops) for change in called] == [8 * steady]
+    assert repair.saved_bounds_ns[1] > repair.saved_ns
 
 
 def test_memory_bound_kernels_dominate(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from stepscope.kernels.precision import (
     in_precision,
     low_precision,
 )
+from stepscope.kernels.tiles import SLOWEST
 
 STEPS = 4
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -201,6 +202,16 @@ def test_arithmetic_of_a_long_chain_is_not_hidden(tmp_path: Path) -> None:
     assert one_run(kernels)[0] == pytest.approx(expected, rel=1e-3)
 
 
+def test_tensors_side_by_side_are_all_computed_for_each_element(tmp_path: Path) -> None:
+    names = [(pointwise("tanh", 2), 1)] * 40
+    alone, joined = (
+        one_run(device_of(run, blocks=16384).kernels(folder(tmp_path, name)))[0]
+        for name, run in (("alone", names), ("joined", [*names, (CONCATENATED, 1)]))
+    )
+    assert alone > 200.0  # bound by arithmetic
+    assert joined == pytest.approx(2 * alone, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("operation", "heavier"),
     [("mul", "tanh"), ("neg", "exp"), ("relu", "gelu"), ("add", "div"), ("expand", "exp")],
@@ -367,6 +378,67 @@ def test_products_of_weight_gradients_gain_less_in_tf32(tmp_path: Path) -> None:
     assert (gradient - start) / (forward - start) == pytest.approx(
         TF32_ACHIEVED["tn"] / TF32_ACHIEVED["nt"]
     )
+
+
+XMMA = "sm80_xmma_gemm_f32f32_f32f32_f32_{}_n_tilesize128x128x8_stage3_ffma_execute_kernel"
+NUMBERED = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(int)"
+TALL = 98304
+
+
+def in_tf32(
+    place: Path, *launches: tuple[str, tuple[int, int]], us: float = 1_000.0
+) -> list[float]:
+    """What products of one step take in TF32, us; of each its name and its grid."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for name, (blocks, rows) in launches:
+            device.kernel(name, us, blocks=blocks, rows=rows)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(place)
+    rows_ = np.flatnonzero(kernels.in_category("matmul") & kernels.steady)[: len(launches)]
+    return [float(ns) / 1e3 for ns in in_precision(kernels, rows_, "tf32")]
+
+
+def moved_in_us(elements: float) -> float:
+    return elements * 4 / (0.8 * 4.8e12) * 1e6
+
+
+def test_the_tiles_of_a_product_tell_what_it_moves(tmp_path: Path) -> None:
+    """As much arithmetic for a result of 128 columns is little for each byte."""
+    flop = 1e-3 * 67e12 * SLOWEST
+    for height, width, bound in ((TALL, 128, True), (4096, 4096, False)):
+        grid = height // 128, width // 128
+        (found,) = in_tf32(folder(tmp_path, str(width)), (XMMA.format("tn"), grid))
+        summed = flop / (2 * height * width)
+        moved = moved_in_us(height * width + (height + width) * summed)
+        rate = 1_000.0 * 67 * ACHIEVED["fp32"] / (494.5 * TF32_ACHIEVED["tn"])
+        assert (moved > rate) == bound
+        expected = max(moved, rate) + START_NS["tf32"] / 1e3
+        assert found == pytest.approx(expected, rel=1e-2)
+
+
+def test_tall_products_read_an_operand_again_for_each_column_of_tiles(tmp_path: Path) -> None:
+    columns = 512
+    (found,) = in_tf32(tmp_path, (XMMA.format("nn"), (TALL // 128, columns // 128)))
+    summed = 1e-3 * 67e12 * SLOWEST / (2 * TALL * columns)
+    elements = TALL * columns + (TALL + columns) * summed + 3 * TALL * summed
+    assert found == pytest.approx(moved_in_us(elements) + START_NS["tf32"] / 1e3, rel=1e-2)
+
+
+def test_tiles_numbered_along_one_dimension_lie_as_those_of_a_like_product(tmp_path: Path) -> None:
+    tiles = TALL // 256 * 4
+    alone, *both = (
+        in_tf32(folder(tmp_path, str(len(names))), *names)[-1]
+        for names in (
+            [(NUMBERED, (tiles, 1))],
+            [(XMMA.format("tn"), (TALL // 128, 4)), (NUMBERED, (tiles, 1))],
+            [(XMMA.format("nn"), (TALL // 128, 4)), *[(NUMBERED, (tiles, 1))] * 2],
+        )
+    )
+    (like,) = in_tf32(folder(tmp_path, "like"), (XMMA.format("nn"), (TALL // 128, 4)))
+    assert both == pytest.approx([like, like])
+    assert alone < like  # as if its sides were equal
 
 
 @pytest.mark.parametrize(("columns", "gains"), [(48, True), (49, False)])

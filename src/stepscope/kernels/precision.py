@@ -93,7 +93,7 @@ def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
     flop, moved = product_work(kernels)
     arithmetic = flop[rows] / rate * 1e9
     smaller = _ITEM_BYTES[after] / sizes[kernels.math[rows]]
-    moved[rows] = np.maximum(moved[rows], _by_tiles(kernels, rows, flop[rows], peaks, after))
+    moved[rows] += _by_tiles(kernels, rows, flop[rows], peaks, after)
     traffic = moved[rows] * smaller / (kernels.attainable_bandwidth or np.inf) * 1e9
     new = np.maximum(np.maximum(old * before / rate, arithmetic), traffic)
     new = np.maximum(new + START_NS.get(after, 0), _LEAST_NS)
@@ -105,11 +105,11 @@ def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
 def _by_tiles(
     kernels: Kernels, rows: IntArray, flop: FloatArray, peaks: Peaks, after: str
 ) -> FloatArray:
-    """Bytes of single precision that GEMMs move, by the tiles of those on the CUDA cores."""
+    """Bytes that GEMMs on the CUDA cores move beyond those that their shapes tell, by tiles."""
     found = np.zeros(len(rows))
     at = np.flatnonzero(kernels.math[rows] == MATH_NAMES.index("fp32"))
     known = rows[at], flop[at], peaks.fp32
-    found[at] = traffic_bytes(kernels, *known)
+    found[at] = np.where(flop[at] > 0, 0.0, traffic_bytes(kernels, *known))
     if after == "tf32":
         layouts = np.array([_layout(text) == "nn" for text in kernels.gpu.ops.texts["name"]])
         again = layouts[kernels.gpu.ops["name"][rows[at]]]

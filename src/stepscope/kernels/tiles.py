@@ -1,9 +1,10 @@
 """Sizes of GEMMs by the tiles that they are launched for, and what they then move.
 
 A GEMM's kernel computes its result in tiles, a block for each: the name tells their size, the grid
-how many there are. Where the grid has a dimension for each of the result's, both are known; kernels
-of CUTLASS number their tiles along one dimension, and have the sizes of another product of the step
-with as large a result: a layer's forward product and the gradient of its input are such a pair.
+how many there are. Where the grid has a dimension for each of the result's (kernels whose name says
+``tilesize``), both sides are known. Others, as those of CUTLASS, may number their tiles along one
+dimension: they have the sides of another product of the step with as large a result, as a layer's
+forward product and the gradient of its input are.
 How much is summed over for each element follows from the FLOP.
 """
 
@@ -16,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import distinct_rows
+from stepscope.kernels.efficiency import product_elements
 from stepscope.kernels.kernels import Kernels
 from stepscope.trace.frame import IntArray
 
@@ -26,9 +28,10 @@ SLOWEST: Final = 0.67
 they do no less arithmetic than this in the time that they take."""
 
 _TILE: Final = re.compile(r"tilesize(\d+)x(\d+)x|gemm_(\d+)x(\d+)_")
-_NUMBERED: Final = re.compile("cutlass", re.IGNORECASE)
+_BY_SIDES: Final = re.compile("tilesize")  # the grid has a dimension for each side of the result
 _AS_LARGE: Final = 0.03  # results of pairs differ by what is missing in the last tiles
 _AS_LONG: Final = 2.0
+_PADDED: Final = 2.0  # tiles over the elements that they hold
 
 RESIDENT_BYTES: Final = 50_000_000
 """An operand beyond this is gone from the L2 cache when all of its rows were read (40 MB on A100,
@@ -52,19 +55,24 @@ def result_sizes(kernels: Kernels, rows: IntArray) -> tuple[FloatArray, FloatArr
     """
     x, y = (np.maximum(kernels.grid[f"grid_{axis}"][rows], 0).astype(np.int64) for axis in "xy")
     first, launch = distinct_rows((kernels.gpu.ops["name"][rows], x, y))
-    length = np.bincount(launch, kernels.duration_ns[rows]) / np.maximum(np.bincount(launch), 1)
+    length = np.bincount(launch, kernels.duration_ns[rows]) / np.maximum(np.bincount(launch), 1) + 1
     texts = kernels.gpu.ops.texts["name"]
     names = [texts[code] for code in kernels.gpu.ops["name"][rows[first]].tolist()]
     tile = np.array([_tile(name) for name in names], np.float64).reshape(-1, 2)
     one, other = x[first] * tile[:, 0], y[first] * tile[:, 1]
     long_, short = np.maximum(one, other), np.minimum(one, other)
-    numbered = np.array([bool(_NUMBERED.search(name)) for name in names], bool)
-    at, known = (np.flatnonzero(one * other * mask > 0) for mask in (numbered, ~numbered))
-    like = _alike((one * other), length, at, known)
-    root = np.sqrt((one * other)[at])
+    sided = np.array([bool(_BY_SIDES.search(name)) for name in names], bool)
+    tiled = one * other
+    at, known = (np.flatnonzero(mask & (tiled > 0)) for mask in (~sided, sided))
+    like = _alike(tiled, length, at, known)
+    root = np.sqrt(tiled[at])
     long_[at] = np.where(like >= 0, long_[like], root)
     short[at] = np.where(like >= 0, short[like], root)
-    return long_[launch], short[launch]
+    # a kernel may be launched for other work than one tile a block
+    result = product_elements(kernels)[1][rows]
+    size = (long_ * short)[launch]
+    fits = (result == 0) | ((size >= result) & (size <= _PADDED * result))
+    return np.where(fits, long_[launch], 0.0), np.where(fits, short[launch], 0.0)
 
 
 def _tile(name: str) -> tuple[int, int]:
@@ -79,8 +87,8 @@ def _alike(size: FloatArray, length: FloatArray, wanted: IntArray, known: IntArr
     """For each wanted launch a known one with as large a result that takes about as long; or -1."""
     if not len(known):
         return np.full(len(wanted), -1, np.int64)
-    apart = np.abs(np.log(length[known][None, :] / np.maximum(length[wanted], 1.0)[:, None]))
-    larger = np.abs(size[known][None, :] - size[wanted][:, None]) > _AS_LARGE * size[wanted][:, None]
+    apart = np.abs(np.log(length[known][None, :] / length[wanted][:, None]))
+    larger = np.abs(size[known][None, :] / size[wanted][:, None] - 1) > _AS_LARGE
     apart[larger] = np.inf
     nearest = np.argmin(apart, axis=1)
     fits = apart[np.arange(len(wanted)), nearest] <= np.log(_AS_LONG)
@@ -106,9 +114,7 @@ def traffic_bytes(kernels: Kernels, rows: IntArray, flop: FloatArray, rate: floa
     return FLOAT_BYTES * (long_ * short + operands)
 
 
-def read_again_bytes(
-    kernels: Kernels, rows: IntArray, flop: FloatArray, rate: float
-) -> FloatArray:
+def read_again_bytes(kernels: Kernels, rows: IntArray, flop: FloatArray, rate: float) -> FloatArray:
     """Bytes that TF32 kernels read once more for each further column of tiles of the result.
 
     Blocks go down a column first. Where that has more tiles than the device has SMs, no two columns
@@ -124,7 +130,8 @@ def read_again_bytes(
     """
     long_, short = result_sizes(kernels, rows)
     size = FLOAT_BYTES * long_ * _summed(kernels, rows, flop, rate, long_ * short)
-    alone = (long_ > COLUMNS * max(kernels.device[1], 1)) & (size > RESIDENT_BYTES)
+    sms = kernels.device[1]
+    alone = (sms > 0) & (long_ > COLUMNS * sms) & (size > RESIDENT_BYTES)
     again = np.maximum(np.ceil(short / COLUMNS) - 1, 0)
     return np.where(alone & (kernels.grid["grid_z"][rows] == 1), size * again, 0.0)
 
