@@ -383,7 +383,8 @@ def segformer_distance_maps(repaired: bool) -> Running:
 
     def distances() -> Tensor:
         maps = [distance_transform_edt(~m) - distance_transform_edt(m) for m in masks]
-        return torch.from_numpy(np.stack(maps).astype(np.float32)).to(DEVICE)
+        whole = torch.from_numpy(np.stack(maps).astype(np.float32))
+        return (whole.pin_memory() if CUDA else whole).to(DEVICE, non_blocking=True)
 
     kept = distances()
 
