@@ -57,7 +57,13 @@ ON_HOST: Final = ("launch_bound", "host_compute", "input_starvation", "allocator
 """What the host does itself, and not more slowly because it was woken."""
 
 
-def at_pace(subjects: list[Subject], bound: Bound, *, woken: bool = False) -> list[Subject]:
+def at_pace(
+    subjects: list[Subject],
+    bound: Bound,
+    *,
+    woken: bool = False,
+    shown: list[Subject] | None = None,
+) -> list[Subject]:
     """Every step launches at a pace that the repaired program may have.
 
     What launching costs the host differs from run to run and with what else the thread does: one
@@ -72,10 +78,13 @@ def at_pace(subjects: list[Subject], bound: Bound, *, woken: bool = False) -> li
         subjects: the programs, one a device.
         bound: quick for ``low``, slow for ``high``.
         woken: whether the host was woken in the capture and no longer is.
+        shown: the programs as they were recorded, which show by how much steps differ; None where
+            these are. A step in which the host is slow is slow in recording, too: what is left of
+            it once a cost that is the same in all steps is gone differs by more than the host does.
     """
     if bound == "expected" and not woken:
         return subjects
-    of_rank = [_launching(s) for s in subjects]
+    of_rank = [_launching(s) for s in shown or subjects]
     of_step = np.sum([ns[: min(map(len, of_rank))] for ns in of_rank], axis=0)
     if len(of_step) < 3 or not of_step.any():
         return subjects if woken else in_another_run(subjects, bound)
