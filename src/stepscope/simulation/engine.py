@@ -18,16 +18,7 @@ from stepscope.intervals.distinct import with_inverse
 from stepscope.native.library import cores, load
 from stepscope.simulation import reference
 from stepscope.simulation.links import Lists, columns_of
-from stepscope.simulation.program import (
-    LAUNCH,
-    MARK,
-    PASSES,
-    WAIT,
-    Program,
-    Replay,
-    Steps,
-    from_rest,
-)
+from stepscope.simulation.program import LAUNCH, MARK, PASSES, WAIT, Program, Replay, Steps
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 _COLUMNS: Final = (
@@ -88,8 +79,6 @@ def replay(programs: Sequence[Program], passes: int = PASSES) -> list[Replay]:
 def steps_of(jobs: Sequence[Sequence[Program]], passes: int = PASSES) -> list[list[Steps]]:
     """Replay several jobs side by side, each by itself; for their steps only.
 
-    These follow one another for ever: what was under way before the run is no part of them.
-
     Args:
         jobs: of each the programs of all its ranks.
         passes: how often in a row.
@@ -98,7 +87,6 @@ def steps_of(jobs: Sequence[Sequence[Program]], passes: int = PASSES) -> list[li
         ValueError: a program refers to items that it does not have.
     """
     library = load("replay").library
-    jobs = [[from_rest(program) for program in programs] for programs in jobs]
     if library is None:
         return [list(replay(programs, passes)) for programs in jobs]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -181,7 +181,12 @@ class Simulation:
 
     @cached_property
     def subjects(self) -> list[Subject]:
-        """The unchanged programs, one a device."""
+        """The unchanged programs, one a device, of steps that follow one another for ever."""
+        return [replace(s, program=from_rest(s.program)) for s in self._as_recorded]
+
+    @cached_property
+    def _as_recorded(self) -> list[Subject]:
+        """The same in the state in which the recorded steps began."""
         found, matched = [], [self._matched(rank, e.gpu) for rank, e in self.devices]
         for (rank, e), run, one in zip(self.devices, self.runs, matched, strict=True):
             rows, instances = (None, None) if one is None else (one.op, one.instance)
@@ -199,7 +204,7 @@ class Simulation:
     @cached_property
     def unchanged(self) -> list[Replay]:
         """The replay without any change."""
-        return replay([s.program for s in self.subjects])
+        return replay([s.program for s in self._as_recorded])
 
     @cached_property
     def _run_step_ns(self) -> float:
@@ -218,7 +223,7 @@ class Simulation:
         replayed = max(
             run_again_ns(e, run, subject, replay) / run.steps
             for (_, e), run, subject, replay in zip(
-                self.devices, self.runs, self.subjects, self.unchanged, strict=True
+                self.devices, self.runs, self._as_recorded, self.unchanged, strict=True
             )
         )
         return replayed / max(self._run_step_ns, 1.0) - 1
@@ -497,7 +502,7 @@ class Simulation:
         """Replay with the changes, as it would be captured; one result a device."""
         if not changes:
             return self.unchanged
-        return replay([from_rest(s.program) for s in self.edited(changes)])
+        return replay([s.program for s in self.edited(changes)])
 
     def edited(
         self,
