@@ -236,6 +236,8 @@ def test_operations_scaled_removed_and_fused(tmp_path: Path):
     assert s.matched(RemoveOps(adam)) == len(adam)
     assert s.predict([RemoveOps(adam)]).step_ns == pytest.approx(102 * US, rel=0.03)
     assert s.predict([FuseOps(adam, 50 * US)]).step_ns == pytest.approx(154 * US, rel=0.03)
+    worked = s.predict([FuseOps(adam, 50 * US, host_ns=200 * US)]).step_ns
+    assert worked == pytest.approx(253 * US, rel=0.03)  # it begins after launching the first kernel
     assert s.predict([ScaleOps(adam, 0.5)]).step_ns == pytest.approx(255 * US, rel=0.03)
     assert s.matched(ScaleOps((10**9,), 0.5)) == 0
     together = s.predict([FuseOps(adam, 50 * US), ScaleKernels("gemm", 0.5)])
