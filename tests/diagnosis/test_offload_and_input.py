@@ -57,8 +57,9 @@ def test_what_goes_down_and_comes_back_is_offload(tmp_path: Path) -> None:
     assert known["down_bytes"] == known["up_bytes"] == sum(SIZES)
     copies = 2 * sum(SIZES) / 25_000 * 1e3
     assert first.time_ns_per_step == pytest.approx(20e6 + copies, rel=0.02)
-    # what the GPU computes stays
-    assert first.predicted_step_ns == pytest.approx(2.05e6, rel=0.05)
+    # what the GPU computes stays, 2 ms, and an update takes the host 0.28 ms, which had no call
+    # meanwhile: 0.25 of them are after the GPU has ended
+    assert first.predicted_step_ns == pytest.approx(2.25e6, rel=0.02)
 
 
 def test_an_update_on_the_device_takes_the_host_its_time(tmp_path: Path) -> None:
