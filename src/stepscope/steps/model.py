@@ -248,8 +248,9 @@ def steady_steps(
         first += 1
     # where long steps are frequent they may be half of the second half, but not of all
     typical = min(typical, float(np.median(duration_ns)))
-    cut = first == 0 and ((inside and n > MIN_STEPS) or duration_ns[0] < 0.7 * typical)
-    first += cut
+    cut = first == 0 and ((inside and n > MIN_STEPS) or bool(duration_ns[0] < 0.7 * typical))
+    if cut:
+        first = 1
     if duration_ns[last] < (0.8 if open_end else 0.5) * typical:
         last -= 1
     parts = []
