@@ -244,6 +244,21 @@ def test_operations_scaled_removed_and_fused(tmp_path: Path):
     assert together.step_ns == pytest.approx(105 * US, rel=0.03)
 
 
+def test_the_wait_for_a_small_copy_goes_with_it(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 5, t + 205, call=(t, t + 5), name="gemm")
+        b.copy(t + 205, t + 208, call=(t + 10, t + 15), kind="DtoH", size=256, src="device",
+               dst="pinned", call_name="cudaMemcpyAsync")  # fmt: skip
+        b.api(t + 16, t + 210, "cudaStreamSynchronize")
+
+    trace = steps(Build(), 310, step).trace(tmp_path)
+    s = simulation(trace)
+    ops = trace.frame("gpu_op", "id", "kind")
+    copies = tuple(ops["id"][ops.equals("kind", "memcpy")].tolist())
+    assert s.predict([]).step_ns == pytest.approx(310 * US, rel=0.01)
+    assert s.predict([RemoveOps(copies)]).step_ns == pytest.approx(202 * US, rel=0.02)
+
+
 def rank_trace(folder: Path, compute: float, sleep: float, wait: float) -> Trace:
     """One of two ranks: input, compute, then a collective that waits for the other rank."""
 

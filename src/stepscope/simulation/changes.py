@@ -604,7 +604,7 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
     waits = program.kind == WAIT
     completing = waits & (program.wait_cause == C["blocking_copy"]) & np.append(False, gone[:-1])
     # of a small copy it looks like any other synchronisation
-    copied = gone & subject.of_ops(subject.gpu.ops.equals("kind", "memcpy"))
+    copied = gone & subject.of_ops(subject.gpu.ops.equals("copy_kind", "DtoH", "HtoD"))
     completing |= waits & (program.wait_cause == C["host_sync"]) & np.append(False, copied[:-1])
     waited = columns_of(program.waits)
     stays = (waited.on < 0) | ~gone[np.maximum(waited.on, 0)]
