@@ -168,3 +168,25 @@ def _source(build: Build, folder: Path) -> str:
     trace = build.trace(folder)
     (gpu,) = gpus(trace.frame)
     return find_steps(gpu, Workload("unknown", ""), trace.meta.window_start_ns)[0].source
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_step_whose_host_work_was_before_the_capture_is_set_aside(
+    tmp_path: Path, marked: bool
+) -> None:
+    """The host logs for 400 us between steps of 2 ms; the first comes when it is recorded."""
+    build, at = Build(), 0.0
+    for i in range(8):
+        begin = at
+        at += 400 if i or marked else 0
+        for k in range(20):
+            name = "multi_tensor_apply_kernel" if k == 19 else f"k{k}"
+            build.kernel(at + 5, at + 95, call=(at, at + 5), name=name)
+            at += 100
+        if marked:
+            build.range(begin, at, f"step {i}")
+    trace = build.trace(tmp_path)
+    (found,) = explain(trace.frame, trace.meta)
+    assert found.first == (0 if marked else 1)
+    assert found.step_ns == pytest.approx(2.4e6, rel=0.01)
+    assert ("begins inside it" in found.set_aside) is not marked

@@ -116,11 +116,13 @@ class FuseOps:
         ops: ``gpu_op.id`` of the operations.
         duration_ns: how long the one that replaces those of a step takes.
         rank: the rank whose operations they are; None where there is only one.
+        host_ns: what the host works before it enqueues that one, beside enqueueing it.
     """
 
     ops: tuple[int, ...]
     duration_ns: int
     rank: int | None = None
+    host_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -599,8 +601,11 @@ def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Su
     else:
         work[gone, C["launch_bound"]] = 0
     # the synchronisation that completes a copy goes with it
-    completing = (program.kind == WAIT) & (program.wait_cause == C["blocking_copy"])
-    completing &= np.append(False, gone[:-1])
+    waits = program.kind == WAIT
+    completing = waits & (program.wait_cause == C["blocking_copy"]) & np.append(False, gone[:-1])
+    # of a small copy it looks like any other synchronisation
+    copied = gone & subject.of_ops(subject.gpu.ops.equals("copy_kind", "DtoH", "HtoD"))
+    completing |= waits & (program.wait_cause == C["host_sync"]) & np.append(False, copied[:-1])
     waited = columns_of(program.waits)
     stays = (waited.on < 0) | ~gone[np.maximum(waited.on, 0)]
     completing[waited.owner[stays]] = False
@@ -741,4 +746,6 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
     fused = _without_items(subject, rest, everything=False)
     duration = fused.program.duration_ns.copy()
     duration[kept] = change.duration_ns
-    return fused.becomes(duration_ns=duration), count
+    work = own_work(fused.program)
+    work[kept, C["host_compute"]] += change.host_ns  # not recorded, and no quicker without
+    return fused.becomes(duration_ns=duration, work_ns=work), count
