@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from stepscope.diagnosis.cause import Case
-from stepscope.diagnosis.lever import Found, Lever, changed
-from stepscope.kernels.kernels import LAYOUT_CHANGE
+from stepscope.diagnosis.lever import Found, Lever
+from stepscope.kernels.layouts import channels_last
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "layout_changes"
-_STAYS: Final = 0.3
-"""Share that may stay: the first convolution's input, and operators that have no other order."""
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Transposes between NCHW and NHWC that cuDNN or MIOpen puts around convolutions."""
     kernels = case.explanation.kernels
-    mine = kernels.gpu.ops.matches("name", LAYOUT_CHANGE) & kernels.gpu.is_compute
-    rows = np.flatnonzero(mine & kernels.steady & ~taken)
-    if not len(rows):
+    found = channels_last(kernels, kernels.gpu.is_compute & kernels.steady & ~taken)
+    if found is None:
         return None
-    old = kernels.duration_ns[rows]
     return Found(
-        repair=changed(rows, old, np.zeros(len(rows), np.int64), 0, _STAYS * float(old.sum())),
+        repair=found,
         message=(
             "{kernels_per_step} kernels per step only reorder tensors between the layout of the "
             "model (channels first) and that of the convolutions (channels last); they take "
