@@ -363,11 +363,12 @@ PAIRS = Path(__file__).parents[1] / "data" / "levers"
         # untraced steps of both sides (H100, benchmarks/levers.py); the bounds say how far the
         # prediction of the kernels' time may be from what was measured
         ("optimizer", 23.969, 21.393, ("fused_optimizer",), 0.9, 1.1),
-        ("vocab", 30.141, 17.276, ("aligned_shapes", "inefficient_kernel"), 0.85, 1.1),
+        ("vocab", 30.141, 17.276, ("aligned_shapes",), 0.85, 1.1),
         # what else half precision makes quicker, its bytes, is not counted
         ("bf16", 30.883, 16.998, ("lower_precision",), 0.7, 1.0),
-        # nor are normalisation and pooling, which gain with channels last as well
-        ("channels_last", 7.764, 4.622, ("layout_changes",), 0.6, 1.0),
+        # transposes, and normalisation by one block a channel; the rest of the step is counted as
+        # it is
+        ("channels_last", 7.764, 4.622, ("layout_changes",), 0.85, 1.2),
         # (H200) casts that stand alone, which a compiler makes quicker, are another lever
         ("gated", 17.257, 13.735, ("compile",), 0.85, 1.1),
     ],

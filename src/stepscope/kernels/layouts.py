@@ -59,11 +59,11 @@ STREAMED_SINGLE: Final = (0.45, 0.6, 0.85)
 
 _GROUPS: Final = r"GroupNormKernelImplInternal"
 
-_AT_END: Final = (0.0, 1.0, 10.0)
-"""What the convolution takes more that ends a network: it has few channels (an image, latents, a
-class each), for which cuDNN has hardly a kernel that reads channels last. Of 24 such convolutions
-the median took no longer and the mean twice as long (the slowest, four channels in half
-precision, ten times)."""
+LAST: Final = (1.0, 2.0, 11.0)
+"""The convolution that ends a network: it has few channels (an image, latents, a class each), for
+which cuDNN has hardly a kernel that reads channels last. Of 18 such convolutions half took no
+longer, transposes aside, and all of them twice as long on average; of four channels in half
+precision the gradient of the weights took ten times as long."""
 
 
 def channels_last(kernels: Kernels, mine: BoolArray) -> Repair | None:
@@ -84,22 +84,18 @@ def channels_last(kernels: Kernels, mine: BoolArray) -> Repair | None:
     share = np.ones((3, len(ops)))
     kept = min(1.0, _group_norms(kernels, mine))
     share[:, transposes] = (kept + (1 - kept) * np.array(STAYS))[:, None]
-    for rows, shares in _shares(kernels, mine & ~transposes):
-        share[:, rows] = shares
+    for which, shares in _shares(kernels, mine & ~transposes):
+        share[:, which] = shares
     rows = np.flatnonzero(transposes | (share != 1).any(axis=0))
     old, share = old[rows], share[:, rows]
     least, new, most = share * old
-    code = ops["name"][rows]  # what is uncertain of one kernel is so of all of its name
+    # what is uncertain of one kernel is so of all of its name, and of those of one convolution
+    code = np.where(_ends_with(kernels, mine)[rows], 0, ops["name"][rows] + 1)
     apart = [
         math.sqrt(float(np.sum(np.bincount(code, weights=ends - new) ** 2)))
         for ends in (least, most)
     ]
-    last = _ends_with_ns(kernels, mine)
-    total = float(new.sum()) + _AT_END[1] * last
-    apart[0], apart[1] = (
-        math.hypot(each, (end - _AT_END[1]) * last)
-        for each, end in zip(apart, (_AT_END[0], _AT_END[2]), strict=True)
-    )
+    total = float(new.sum())
     after = np.rint(new).astype(np.int64)
     return Repair(
         rows=rows,
@@ -136,17 +132,19 @@ def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray
     found.append((named(_BIAS) & backward, np.array(BIAS)[:, None]))
     streamed, single = named(_STREAMED), named(_SINGLE)
     filled = kernels.blocks / max(kernels.device[1], 1)
-    for rows, ends in ((streamed & ~single, STREAMED), (streamed & single, STREAMED_SINGLE)):
-        # not less than where every channel has its own SM and more
-        each = np.array(ends)[:, None] * np.minimum(filled[rows], 1 / STREAMED_SINGLE[1])
-        found.append((rows & (kernels.blocks > 0), each[:, kernels.blocks[rows] > 0]))
+    for which, ends in ((streamed & ~single, STREAMED), (streamed & single, STREAMED_SINGLE)):
+        known = which & (kernels.blocks > 0)
+        # with more channels than SMs all of these are busy with channels first as well
+        each = np.array(ends)[:, None] * np.minimum(filled[known], 1 / STREAMED_SINGLE[1])
+        found.append((known, each))
     transforms, rest = named(_TRANSFORM), named(_STATISTICS)
     if transforms.any() and rest.any():
         own = transforms | rest
         both = bool((own & backward).any())
-        ends = np.array(IN_TRANSFORMS if both else FORWARD_IN_TRANSFORMS)
+        passes = np.array(IN_TRANSFORMS if both else FORWARD_IN_TRANSFORMS)
         whole, applied = (float(kernels.duration_ns[rows].sum()) for rows in (own, transforms))
-        found.append((own, np.minimum(ends * applied / whole, 1.0)[:, None]))
+        found.append((own, np.minimum(passes * applied / whole, 1.0)[:, None]))
+    found.append((_ends_with(kernels, mine), np.array(LAST)[:, None]))
     return found
 
 
@@ -162,19 +160,19 @@ def _group_norms(kernels: Kernels, mine: BoolArray) -> float:
     return int(norms.sum()) / max(int(convolutions.sum()), 1)
 
 
-def _ends_with_ns(kernels: Kernels, mine: BoolArray) -> float:
-    """Time of the convolution that ends the network, both passes; 0 where something else does."""
-    gemm = kernels.in_category("convolution", "matmul")
-    order = kernels.order[(mine & gemm)[kernels.order]]
+def _ends_with(kernels: Kernels, mine: BoolArray) -> BoolArray:
+    """The convolution that ends the network, in both passes; none where something else does."""
+    found = np.zeros(len(mine), bool)
+    products = kernels.in_category("convolution", "matmul")
+    products &= ~kernels.gpu.ops.matches("name", re.compile("init_device_workspace"))
+    order = kernels.order[(mine & products)[kernels.order]]
     if not len(order):
-        return 0.0
+        return found
     backward = kernels.phase[order] == PHASES.index("backward")
-    begins = np.flatnonzero(backward[1:] & ~backward[:-1]) + 1
     convolution = kernels.in_category("convolution")[order]
-    duration = kernels.duration_ns[order]
-    spent = 0.0
-    for at in begins.tolist():  # a step each
-        if convolution[at - 1] and convolution[at]:
-            gradients = duration[at : at + 3][convolution[at : at + 3]]
-            spent += float(duration[at - 1]) + float(np.sort(gradients)[-2:].sum())
-    return spent
+    begins = np.flatnonzero(backward[1:] & ~backward[:-1]) + 1  # of the backward pass of each step
+    begins = begins[convolution[begins - 1] & convolution[begins]]
+    gradients = np.minimum(begins + 1, len(order) - 1)
+    found[order[begins - 1]] = found[order[begins]] = True
+    found[order[gradients[convolution[gradients]]]] = True
+    return found

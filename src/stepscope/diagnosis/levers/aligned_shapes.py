@@ -81,7 +81,8 @@ def _by_name(
     )[kernels.gpu.ops["name"]]
     share = np.zeros((3, len(aligned)))
     for (math, at), ends in shares.items():
-        share[:, (aligned == at) & (kernels.math == MATH_NAMES.index(math))] = np.array(ends)[:, None]
+        such = (aligned == at) & (kernels.math == MATH_NAMES.index(math))
+        share[:, such] = np.array(ends)[:, None]
     mine = (share[1] > 0) & kernels.in_category("matmul") & kernels.steady & ~taken
     rows = np.flatnonzero(mine)
     if not len(rows):
