@@ -235,11 +235,29 @@ def test_operations_scaled_removed_and_fused(tmp_path: Path):
     adam = tuple(gpu["id"][gpu.equals("name", "adam")].tolist())
     assert s.matched(RemoveOps(adam)) == len(adam)
     assert s.predict([RemoveOps(adam)]).step_ns == pytest.approx(102 * US, rel=0.03)
+    # the device sets the pace: nothing is saved by what the host does not do
+    assert s.predict([RemoveOps(adam, inside=True)]).step_ns == pytest.approx(102 * US, rel=0.03)
     assert s.predict([FuseOps(adam, 50 * US)]).step_ns == pytest.approx(154 * US, rel=0.03)
     assert s.predict([ScaleOps(adam, 0.5)]).step_ns == pytest.approx(255 * US, rel=0.03)
     assert s.matched(ScaleOps((10**9,), 0.5)) == 0
     together = s.predict([FuseOps(adam, 50 * US), ScaleKernels("gemm", 0.5)])
     assert together.step_ns == pytest.approx(105 * US, rel=0.03)
+
+
+def test_what_an_operator_does_before_a_launch_stays_with_it(tmp_path: Path):
+    """Two kernels a step, 40 us of host work before each, whose calls take 10 us."""
+
+    def step(b: Build, t: float) -> None:
+        for k, name in enumerate(("transpose", "convolution")):
+            at = t + 50 * k + 40
+            b.kernel(at + 10, at + 15, call=(at, at + 10), name=name)
+
+    trace = steps(Build(), 100, step).trace(tmp_path)
+    s = simulation(trace)
+    gpu = trace.frame("gpu_op", "id", "name")
+    gone = tuple(gpu["id"][gpu.equals("name", "transpose")].tolist())
+    assert s.predict([RemoveOps(gone)]).step_ns == pytest.approx(50 * US, rel=0.05)
+    assert s.predict([RemoveOps(gone, inside=True)]).step_ns == pytest.approx(90 * US, rel=0.05)
 
 
 def rank_trace(folder: Path, compute: float, sleep: float, wait: float) -> Trace:
