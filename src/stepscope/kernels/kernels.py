@@ -35,6 +35,8 @@ class Repair:
             those of them that are not merged.
         compiles: whether a compiler makes the kernels that are left, whose code the host calls.
         certain: whether those merged go in any case; else all may still be launched.
+        leading: which of those merged are the first that an operator launches that stays, so that
+            what the host does before them stays; None for none.
     """
 
     rows: IntArray
@@ -47,6 +49,7 @@ class Repair:
     replaced: bool = False
     compiles: bool = False
     certain: bool = True
+    leading: BoolArray | None = None
 
     @property
     def saved_ns(self) -> int:
