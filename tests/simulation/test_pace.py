@@ -136,6 +136,14 @@ def test_a_host_is_no_longer_woken_where_waits_went() -> None:
     assert pace.no_longer_woken(before, [one_less])
 
 
+def test_a_host_that_waits_often_in_one_step_of_three_is_woken_in_that_one() -> None:
+    waiting = [mark(), Item(duration=50), wait(1), wait(1), wait(1)]
+    items = [*waiting, mark(), Item(duration=50), mark(), Item(duration=50)]
+    (before,) = subjects(items)
+    after = before.becomes(waits={})
+    assert not pace.no_longer_woken([before], [after])
+
+
 def test_independent_uncertainties_add_by_their_squares() -> None:
     low, high = _range(0.5, [0.4, 0.6, 0.53], 0.03)
     assert low == pytest.approx(0.5 - math.hypot(0.1, 0.03))

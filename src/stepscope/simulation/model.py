@@ -474,8 +474,6 @@ class Simulation:
             limited = one.limited(self.facts, limited)
         if limited is not self.subjects:
             return max(self._paced_ns(limited, tool, pace_of), 1.0)
-        if tool is None and pace_of == "expected":
-            return max(slowest_ns(self.unchanged), 1.0)
         if (tool, pace_of) not in self._before:
             self._before[tool, pace_of] = self._paced_ns(self.subjects, tool, pace_of)
         return max(self._before[tool, pace_of], 1.0)
@@ -483,7 +481,7 @@ class Simulation:
     def _paced_ns(self, subjects: list[Subject], tool: Bound | None, pace_of: Bound) -> float:
         """The step of some programs at a pace of the host, recorded or not, ns."""
         subjects = pace.at_pace(self._recorded_or_not(subjects, tool), pace_of)
-        subjects = self._as_batches_come(subjects)
+        subjects = _settled(self._as_batches_come(subjects))
         replayed = steps_of([[s.program for s in subjects]])[0]
         return max(r.step_ns for r in replayed)
 
@@ -537,7 +535,7 @@ class Simulation:
         subjects = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(subjects, pace_of, woken=woken)
         sets = [c for c in changes if isinstance(c, Edit)]
-        return self._as_batches_come(subjects, sets, changed)
+        return _settled(self._as_batches_come(subjects, sets, changed))
 
     def _as_batches_come(
         self,
@@ -696,6 +694,16 @@ def _range(expected: float, others: Sequence[float], error: float) -> tuple[floa
         max(expected - math.sqrt(below + error**2), 0.5 * min([expected, *others])),
         expected + math.sqrt(above + error**2),
     )
+
+
+def _settled(subjects: Sequence[Subject]) -> list[Subject]:
+    """Programs of steps that follow one another for ever: no device is busy when they begin.
+
+    What a device still did when the recorded steps began belongs to these. A loop that no longer
+    waits would find it busy for as long as the recorded one took to come back to it, and a device
+    that is hardly faster than its host works that off in no number of passes that is replayed.
+    """
+    return [s.becomes(busy_ns=np.empty(0, np.int64)) for s in subjects]
 
 
 def slowest_ns(replays: Sequence[Replay]) -> float:
