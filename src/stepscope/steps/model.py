@@ -192,7 +192,41 @@ def _single_window(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     return np.array([begin, end], np.int64)
 
 
-def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int, int, str]:
+_LACKING = 0.02
+"""Part of a step that the first one must lack to be set aside."""
+
+
+def begun_inside(gpu_timeline: GpuTimeline, steps: Steps, bounds_ns: IntArray) -> bool:
+    """Whether the capture begins in the middle of what lies between two steps.
+
+    Steps that nothing marks begin where the one before has enqueued its last work, and what the
+    host does until its own first launch (getting a batch, a log) belongs to them. The first one
+    begins with the capture instead. Of a loop whose steps all keep the device waiting there, it is
+    the only one that does not, and says less of the time that this takes.
+
+    Args:
+        gpu_timeline: the device.
+        steps: its steps.
+        bounds_ns: their boundaries on the device's timeline.
+    """
+    if steps.source not in ("kernel_sequence", "graph_replay", "optimizer_range"):
+        return False
+    if len(steps) < MIN_STEPS + 1:
+        return False
+    start, enqueued = gpu_timeline.ops["start_ns"], gpu_timeline.enqueue_begin_ns
+    order = np.argsort(enqueued, kind="stable")
+    at = np.searchsorted(enqueued[order], steps.begin_ns, side="left")
+    if at[-1] >= len(order):
+        return False
+    waits = start[order[at]] - bounds_ns[:-1]
+    first, others = float(waits[0]), waits[1:]
+    typical = float(np.median(np.diff(bounds_ns)))
+    return bool(first < others.min() and np.median(others) - first > _LACKING * typical)
+
+
+def steady_steps(
+    duration_ns: IntArray, *, open_end: bool = False, begun: bool = False
+) -> tuple[int, int, str]:
     """First and last steady step, and what was set aside, in one sentence.
 
     Leading steps that take over 1.3 times the median of the second half are warm-up (allocation,
@@ -204,13 +238,16 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
         duration_ns: length of each step.
         open_end: nothing marks the end of the last step, so that it lacks what the host does
             between its last launch and the next step; it then counts only at nearly full length.
+        begun: the capture begins inside the first step (:func:`begun_inside`), which counts only
+            where there are hardly any others.
     """
     n = len(duration_ns)
     if n < MIN_STEPS:
         return 0, n - 1, "" if n > 1 else "a single step is one sample: how steps vary is unknown"
     unseen = n - 1 - int(np.flatnonzero(duration_ns > 0).max(initial=0))
     if unseen:
-        first, last, stated = steady_steps(duration_ns[: n - unseen], open_end=open_end)
+        rest = duration_ns[: n - unseen]
+        first, last, stated = steady_steps(rest, open_end=open_end, begun=begun)
         which = "the last step" if unseen == 1 else f"the last {unseen} steps"
         unseen_text = f"{which} set aside, because the capture ends before the GPU gets to them"
         return first, last, f"{stated} and {unseen_text}" if stated else unseen_text
@@ -225,7 +262,10 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
     if duration_ns[last] < (0.8 if open_end else 0.5) * typical:
         last -= 1
     parts = []
-    if first:
+    if begun and first == 0 and last >= MIN_STEPS:
+        first = 1
+        parts.append("the first step excluded because the capture begins inside it")
+    elif first:
         which = "the first step" if first == 1 else f"the first {first} steps"
         parts.append(f"{which} excluded as warm-up")
     if last < n - 1:
