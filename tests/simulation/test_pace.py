@@ -13,7 +13,7 @@ from stepscope.activity.device import GpuTimeline
 from stepscope.simulation import batches, pace
 from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
-from stepscope.simulation.model import _range
+from stepscope.simulation.model import _range, _settled
 from stepscope.simulation.program import C
 
 NO_GPU = cast("GpuTimeline", None)
@@ -142,6 +142,13 @@ def test_a_host_that_waits_often_in_one_step_of_three_is_woken_in_that_one() -> 
     (before,) = subjects(items)
     after = before.becomes(waits={})
     assert not pace.no_longer_woken([before], [after])
+
+
+def test_steps_to_come_do_not_begin_with_a_device_that_was_busy() -> None:
+    """The host sets the pace by a little: the device is behind for a hundred passes."""
+    steps = subjects([mark(), Item(work=100, duration=99)], busy_ns=np.array([10_000]))
+    assert step_ns(steps) == 99
+    assert step_ns(_settled(steps)) == 100
 
 
 def test_independent_uncertainties_add_by_their_squares() -> None:

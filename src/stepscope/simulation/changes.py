@@ -559,20 +559,20 @@ def _reads(subject: Subject) -> BoolArray:
     waits = program.wait_cause == C["host_sync"]
     others = np.flatnonzero(program.kind != MARK)
     following = np.zeros(len(program), bool)
-    following[others[:-1]] = waits[others[1:]]
+    following[others] = np.roll(waits[others], -1)
     found: BoolArray = reads & (waits | following)
     return found
 
 
 def _directly_after(program: Program, items: BoolArray) -> BoolArray:
-    """What comes next after some items in the host's order.
+    """What comes next after some items in the host's order, in which the run follows itself.
 
     The begin of a step that nothing marks is where the host is ahead of the device, and may lie
     between a copy and the wait for it.
     """
     others = np.flatnonzero(program.kind != MARK)
     found = np.zeros(len(program), bool)
-    found[others[1:]] = items[others[:-1]]
+    found[others] = np.roll(items[others], 1)
     return found
 
 
