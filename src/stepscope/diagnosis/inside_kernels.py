@@ -55,8 +55,10 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
     found: list[Change] = []
     merged = repair.merged & (repair.certain or bound != "high")
     kept = ~merged
-    if merged.any():
-        found.append(RemoveOps(tuple(ids[merged].tolist()), rank))
+    leading = merged & (False if repair.leading is None else repair.leading)
+    for gone, inside in ((merged & ~leading, False), (leading, True)):
+        if gone.any():
+            found.append(RemoveOps(tuple(ids[gone].tolist()), rank, inside))
     if kept.any():
         factor = total / max(int(repair.old_ns[kept].sum()), 1)
         found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))

@@ -35,6 +35,8 @@ class Repair:
             those of them that are not merged.
         compiles: whether a compiler makes the kernels that are left, whose code the host calls.
         certain: whether those merged go in any case; else all may still be launched.
+        leading: which of those merged are the first that an operator launches that stays, so that
+            what the host does before them stays; None for none.
         further: what the same change repairs beside it where it is made of more of the program,
             in other operations; at best it goes, too.
     """
@@ -49,6 +51,7 @@ class Repair:
     replaced: bool = False
     compiles: bool = False
     certain: bool = True
+    leading: BoolArray | None = None
     further: Repair | None = None
 
     @property
