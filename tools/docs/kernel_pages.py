@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from stepscope.kernels import attention, efficiency, fusion, kernels, merging, precision, tiles
+from stepscope.kernels import (
+    attention,
+    efficiency,
+    fusion,
+    kernels,
+    layouts,
+    merging,
+    precision,
+    tiles,
+)
 from stepscope.kernels.categories import CATEGORIES, MATHS
 from stepscope.kernels.ceilings import PRODUCTS
 from tools.docs.markdown import code, constants, prose, table
@@ -23,7 +32,7 @@ def kernels_page() -> list[str]:
     ]
     rows = [
         (code(name), f"{value:,.6g}", prose(doc))
-        for module in (kernels, fusion, merging, attention, efficiency, precision, tiles)
+        for module in (kernels, fusion, merging, attention, layouts, efficiency, precision, tiles)
         for name, (value, doc) in constants(module).items()
         if isinstance(value, int | float) and doc
     ]

@@ -56,9 +56,9 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
     merged = repair.merged & (repair.certain or bound != "high")
     kept = ~merged
     leading = merged & (False if repair.leading is None else repair.leading)
-    for gone, inside in ((merged & ~leading, False), (leading, True)):
-        if gone.any():
-            found.append(RemoveOps(tuple(ids[gone].tolist()), rank, inside))
+    for which, inside in ((merged & ~leading, False), (leading, True)):
+        if which.any():
+            found.append(RemoveOps(tuple(ids[which].tolist()), rank, inside))
     if kept.any():
         factor = total / max(int(repair.old_ns[kept].sum()), 1)
         found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))

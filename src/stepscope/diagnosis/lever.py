@@ -1,7 +1,8 @@
 """What a lever is: a change that would make the kernels themselves take less of the step.
 
 A finding is something wrong; a lever is what is left to gain where nothing is. One file each under
-``levers``, registered by its ``LEVER``. A lever changes only kernels that no finding changes. It
+``levers``, registered by its ``LEVER``. A lever changes only kernels that no finding changes, but
+for those of findings of which it says the reason (``refines``). It
 gains no more than their time, and where it takes launches away, the time that the host needs for
 them.
 """
@@ -69,6 +70,7 @@ class Found:
         figures: evidence beyond the kernels and their time.
         texts: names that the sentence uses.
         next_capture: a command that would make the estimate better.
+        claimed: rows of its kernels that later levers leave out, where it claims any; None for all.
     """
 
     repair: Repair
@@ -77,6 +79,7 @@ class Found:
     figures: list[Figure] = field(default_factory=list)
     texts: dict[str, str] = field(default_factory=dict)
     next_capture: str | None = None
+    claimed: IntArray | None = None
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,8 @@ class Lever:
         reference: where the estimate comes from.
         find: (a device's case, operations that are taken) -> what was found, or None.
         instead: findings that say the same: where one of them is there, this is not named.
+        refines: findings that only say that kernels are slow, where this says why: it changes
+            theirs, too.
         order: levers of a lower number take their kernels first.
         claims: whether its kernels are then left out of later levers.
         setting: the setting that it is, where the replay knows it: then its prediction is for as
@@ -106,6 +111,7 @@ class Lever:
     reference: str
     find: Callable[[Case, BoolArray], Found | None]
     instead: tuple[str, ...] = ()
+    refines: tuple[str, ...] = ()
     order: int = 5
     claims: bool = True
     setting: Edit | None = None
@@ -186,17 +192,23 @@ def pulled(
     taken = np.zeros(len(kernels.gpu.ops), bool)
     if INSUFFICIENT in reported or not len(taken):
         return []
-    for cause, repair in case.explanation.inside_kernels.repairs.items():
-        if cause in reported:
-            taken[repair.rows] = True
+    repairs = case.explanation.inside_kernels.repairs
+    of_findings = {cause: repairs[cause].rows for cause in repairs if cause in reported}
     own = own_time_ns(kernels)
     least = noise_ns(case)
-    replays = _replays(case, found_causes, simulation)
+    of_all = _replays(case, found_causes, simulation)
     result: list[Pulled] = []
     for lever in levers().values():
         if reported.intersection(lever.instead):
             continue
-        found = lever.find(case, taken)
+        replays = of_all
+        if reported.intersection(lever.refines):  # whose repair is this one
+            rest = [item for item in found_causes if item.cause.id not in lever.refines]
+            replays = _replays(case, rest, simulation)
+        others = taken.copy()
+        for cause, rows in of_findings.items():
+            others[rows] |= cause not in lever.refines
+        found = lever.find(case, others)
         if found is None or not len(found.repair.rows):
             continue
         repair = found.repair
@@ -215,7 +227,7 @@ def pulled(
             continue
         if lever.claims:
             taken = taken.copy()
-            taken[repair.rows] = True
+            taken[repair.rows if found.claimed is None else found.claimed] = True
         result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after))
     return sorted(result, key=lambda item: (-item.gain_ns, item.lever.id))
 

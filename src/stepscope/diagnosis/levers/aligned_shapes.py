@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -14,7 +15,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_torch
 from stepscope.diagnosis.lever import Found, Lever, capability, changed, of_lever
-from stepscope.kernels.efficiency import UNALIGNED, product_work
+from stepscope.kernels.efficiency import product_work
 from stepscope.kernels.kernels import MATH_NAMES, Kernels
 from stepscope.kernels.precision import FloatArray
 from stepscope.operators.roofline import OperatorGroup, operator_groups
@@ -29,6 +30,8 @@ REACHED: Final = 0.6
 """Share of the ceiling that GEMMs on the grid achieve, where the capture has none to compare with:
 libraries achieve 50 to 80 %."""
 
+UNALIGNED: Final = re.compile(r"_align([124])(?!\d)")
+"""cutlass's kernels for operands that are aligned to so many elements."""
 BY_NAME: Final = (0.3, 0.5, 0.85)
 """What such a kernel takes on the grid, as a share, where no shapes are recorded and both are of
 one design: least, usual, most."""
@@ -62,19 +65,20 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     """By the names of kernels for badly aligned operands, else by recorded shapes."""
     kernels = case.explanation.kernels
     if capability(case) >= NEWER and is_torch(case):
-        return _by_name(kernels, taken, NEWER_BY_NAME)
+        return _by_name(case, taken, NEWER_BY_NAME)
     gemms = _gemms(kernels, case)
     if gemms:
         return _by_shape(kernels, gemms, taken)
     if len(kernels.attribution.operators):
         return None
     older = {(math, at): BY_NAME for math in MATH_NAMES for at in (1, 2)}
-    return _by_name(kernels, taken, older)
+    return _by_name(case, taken, older)
 
 
 def _by_name(
-    kernels: Kernels, taken: BoolArray, shares: Mapping[tuple[str, int], tuple[float, ...]]
+    case: Case, taken: BoolArray, shares: Mapping[tuple[str, int], tuple[float, ...]]
 ) -> Found | None:
+    kernels = case.explanation.kernels
     names = kernels.gpu.ops.texts["name"]
     aligned = np.array(
         [int(found.group(1)) if (found := UNALIGNED.search(name)) else 0 for name in names] + [0]
@@ -90,22 +94,41 @@ def _by_name(
     old = kernels.duration_ns[rows]
     floor = np.minimum(_least_ns(kernels)[rows], old)
     least, new, most = (np.maximum(old * each, floor) for each in share[:, rows])
+    sizes = _odd_sizes(kernels, case, rows, old - new)
+    of_sizes = "with a size of {sizes} " if sizes else ""
     return Found(
         repair=changed(rows, old, np.rint(new), float(least.sum()), float(most.sum())),
         message=(
-            "GEMMs take {kernels_ns_per_step} in kernels for operands that are not aligned; with "
+            f"GEMMs {of_sizes}take {{kernels_ns_per_step}} in kernels for operands that are not "
+            "aligned; with "
             "sizes padded to the grid of the tensor cores they take some {changed_ns_per_step}"
         ),
         recommendations=[
             _PAD,
-            *([] if _sizes_known(kernels) else ["record the shapes, which tell the sizes"]),
+            *([] if sizes else ["record the shapes, which tell the sizes"]),
         ],
-        next_capture=None if _sizes_known(kernels) else captures.STACKS,
+        texts={"sizes": sizes} if sizes else {},
+        next_capture=None if sizes else captures.STACKS,
     )
 
 
-def _sizes_known(kernels: Kernels) -> bool:
-    return "input_shapes" in kernels.attribution.operators
+def _odd_sizes(kernels: Kernels, case: Case, rows: IntArray, saved_ns: FloatArray) -> str:
+    """Sizes off the grid of some GEMMs, those that cost most first; empty without shapes."""
+    saved = np.zeros(len(kernels.gpu.ops))
+    saved[rows] = saved_ns
+    cost: dict[str, float] = {}
+    for gemm in _gemms(kernels, case):
+        grid = GRID.get(gemm.group.math, 0)
+        for size in set(gemm.sizes):
+            if grid and size % grid:
+                cost[str(size)] = cost.get(str(size), 0.0) + float(saved[gemm.group.rows].sum())
+    return _listed({size: cost[size] for size in cost if cost[size] > 0})
+
+
+def _listed(cost: Mapping[str, float]) -> str:
+    return "', '".join(sorted(cost, key=lambda size: -cost[size])[:3]).join(
+        ("'", "'") if cost else ("", "")
+    )
 
 
 def _least_ns(kernels: Kernels) -> FloatArray:
@@ -160,8 +183,7 @@ def _by_shape(kernels: Kernels, gemms: list[_Gemm], taken: BoolArray) -> Found |
     if not rows:
         return None
     every = np.concatenate(rows)
-    worst = sorted(sizes, key=lambda size: -sizes[size])[:3]
-    texts = {"sizes": "', '".join(worst).join(("'", "'"))}
+    texts = {"sizes": _listed(sizes)}
     return Found(
         repair=changed(every, kernels.duration_ns[every], np.concatenate(new), least, most),
         message=(
@@ -237,7 +259,8 @@ LEVER = Lever(
         "takes kernels that load element by element."
     ),
     differential=(
-        "the cause inefficient_kernel is a GEMM far below its ceiling for whatever reason. "
+        "the cause inefficient_kernel is a GEMM far below its ceiling for whatever reason; "
+        "where that is its sizes, this says what all such GEMMs gain. "
         "Sizes off the grid that cost nothing are not named."
     ),
     prediction=(
@@ -250,6 +273,7 @@ LEVER = Lever(
     ),
     reference="NVIDIA: matrix multiplication background, requirements of tensor cores",
     find=find,
+    refines=("inefficient_kernel",),
     order=6,
     claims=False,
 )

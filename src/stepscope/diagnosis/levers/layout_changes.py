@@ -20,6 +20,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return None
     return Found(
         repair=found,
+        # a compiler may make the others quicker instead
+        claimed=found.rows[found.merged],
         message=(
             "{kernels_per_step} kernels per step reorder tensors between the layout of the model "
             "(channels first) and that of the convolutions (channels last), or are slower or "
@@ -59,5 +61,6 @@ LEVER = Lever(
     ),
     reference="PyTorch: channels last memory format; NVIDIA: tensor layouts in memory",
     find=find,
+    refines=("memory_bound_kernels",),
     order=2,
 )
