@@ -235,6 +235,8 @@ def test_operations_scaled_removed_and_fused(tmp_path: Path):
     adam = tuple(gpu["id"][gpu.equals("name", "adam")].tolist())
     assert s.matched(RemoveOps(adam)) == len(adam)
     assert s.predict([RemoveOps(adam)]).step_ns == pytest.approx(102 * US, rel=0.03)
+    # the device sets the pace: nothing is saved by what the host does not do
+    assert s.predict([RemoveOps(adam, inside=True)]).step_ns == pytest.approx(102 * US, rel=0.03)
     assert s.predict([FuseOps(adam, 50 * US)]).step_ns == pytest.approx(154 * US, rel=0.03)
     worked = s.predict([FuseOps(adam, 50 * US, host_ns=200 * US)]).step_ns
     assert worked == pytest.approx(253 * US, rel=0.03)  # it begins after launching the first kernel
@@ -257,6 +259,22 @@ def test_the_wait_for_a_small_copy_goes_with_it(tmp_path: Path):
     copies = tuple(ops["id"][ops.equals("kind", "memcpy")].tolist())
     assert s.predict([]).step_ns == pytest.approx(310 * US, rel=0.01)
     assert s.predict([RemoveOps(copies)]).step_ns == pytest.approx(202 * US, rel=0.02)
+
+
+def test_what_an_operator_does_before_a_launch_stays_with_it(tmp_path: Path):
+    """Two kernels a step, 40 us of host work before each, whose calls take 10 us."""
+
+    def step(b: Build, t: float) -> None:
+        for k, name in enumerate(("transpose", "convolution")):
+            at = t + 50 * k + 40
+            b.kernel(at + 10, at + 15, call=(at, at + 10), name=name)
+
+    trace = steps(Build(), 100, step).trace(tmp_path)
+    s = simulation(trace)
+    gpu = trace.frame("gpu_op", "id", "name")
+    gone = tuple(gpu["id"][gpu.equals("name", "transpose")].tolist())
+    assert s.predict([RemoveOps(gone)]).step_ns == pytest.approx(50 * US, rel=0.05)
+    assert s.predict([RemoveOps(gone, inside=True)]).step_ns == pytest.approx(90 * US, rel=0.05)
 
 
 def rank_trace(folder: Path, compute: float, sleep: float, wait: float) -> Trace:

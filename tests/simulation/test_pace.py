@@ -63,6 +63,21 @@ def test_steps_that_differ_more_say_how_much() -> None:
     assert step_ns(pace.at_pace(steps, "low")) == pytest.approx(660 + 66, abs=3)
 
 
+def test_what_is_left_without_recording_says_less_of_the_pace_than_what_was_recorded() -> None:
+    """Steps of 98, 100 and 102, of which 90 are recording: no host works at 8 and at 12."""
+    shown, left = subjects(launching(98, 100, 102)), subjects(launching(8, 10, 12))
+    found = pace.at_pace(left, "low", woken=True, shown=shown)
+    assert step_ns(found) == pytest.approx(1000 + 9.82, abs=1)
+
+
+def test_a_host_beside_workers_is_slower_in_recording_too() -> None:
+    """Of 100 a launch 50 are recording: 1.17 times the other 50 is left without it."""
+    items = [mark(), Item(work=100, duration=1)]
+    (before,) = subjects(items, recording_ns=np.array([0, 50]))
+    found = pace.unrecorded([pace.loaded_beside(before, 1.0, "expected")], 1.0)
+    assert step_ns(found) == pytest.approx(50 * pace.LOADED["expected"], abs=1)
+
+
 def test_what_recording_costs_is_taken_from_where_it_was_paid() -> None:
     items = [mark(), Item(work=100, call=20, duration=10), Item(work=40, call=20, duration=10)]
     steps = subjects(items, recording_ns=program(items).call_ns + 10)

@@ -12,7 +12,7 @@ code, :mod:`~stepscope.simulation.engine` the same compiled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -130,6 +130,19 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+
+def from_rest(program: Program) -> Program:
+    """The same program, begun by a device to which nothing was given before.
+
+    What was under way when a run was recorded is part of that run. A device that began late because
+    the host waited would be a backlog to a host that does not wait, and a host that is little
+    slower than its device would need more steps than are replayed to work that off.
+    """
+    if not (len(program.busy_ns) or len(program.before_end_ns)):
+        return program
+    none = np.empty(0, np.int64)
+    return replace(program, busy_ns=none, before_start_ns=none, before_end_ns=none)
 
 
 def own_work(program: Program) -> IntArray:
