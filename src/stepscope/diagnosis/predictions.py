@@ -221,8 +221,8 @@ def _supplied(predicted: Predicted, case: Case, detection: Detection) -> Predict
 def _without_rare_steps(found: Prediction, simulation: Simulation) -> Prediction:
     """What few steps hold more or less of in the replayed ones than in all is gone from both.
 
-    The mean step differs by it before, and no longer does afterwards. It takes as long where nothing
-    is recorded: the host does one thing over and over, or waits.
+    The mean step differs by it before, and no longer does afterwards. It takes as long where
+    nothing is recorded: the host does one thing over and over, or waits.
     """
     measured, replayed = simulation.measured_step_ns, _replayed_ns(simulation)
     apart = found.unrecorded
