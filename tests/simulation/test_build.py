@@ -130,6 +130,26 @@ def test_a_read_makes_the_host_wait(tmp_path: Path):
     assert 200 * US <= freed.step_ns <= 205 * US
 
 
+def test_the_begin_of_an_unmarked_step_may_lie_between_a_read_and_its_wait(tmp_path: Path):
+    """Nothing marks the steps, and the copy is the last that each of them enqueues."""
+    b = Build()
+    for number in range(8):
+        t = number * 1_000
+        for k in range(9):
+            b.kernel(
+                t + 10 + 100 * k, t + 110 + 100 * k, call=(t + 5 * k, t + 5 * k + 3), name=f"k{k}"
+            )
+        b.copy(t + 912, t + 913, call=(t + 50, t + 53), kind="DtoH", size=4, dst="pageable")
+        b.api(t + 55, t + 925, "cudaStreamSynchronize")
+    s = simulation(b.trace(tmp_path))
+    assert s.devices[0][1].steps.source == "kernel_sequence"
+    # the kernels' 900 us are left, and no copy
+    (freed,) = s.changed([Free("host_sync")])
+    assert not len(freed.program.waits)
+    assert freed.program.duration_ns.sum() == s.runs[0].steps * 900 * US
+    assert s.predict([Free("host_sync")]).step_ns == pytest.approx(900 * US, rel=0.02)
+
+
 def test_loops_that_read_go_with_the_reading(tmp_path: Path):
     def step(b: Build, t: float) -> None:
         b.kernel(t + 8, t + 108, call=(t, t + 3))

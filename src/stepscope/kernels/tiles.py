@@ -80,7 +80,9 @@ def _alike(size: FloatArray, length: FloatArray, wanted: IntArray, known: IntArr
     if not len(known):
         return np.full(len(wanted), -1, np.int64)
     apart = np.abs(np.log(length[known][None, :] / np.maximum(length[wanted], 1.0)[:, None]))
-    larger = np.abs(size[known][None, :] - size[wanted][:, None]) > _AS_LARGE * size[wanted][:, None]
+    larger = (
+        np.abs(size[known][None, :] - size[wanted][:, None]) > _AS_LARGE * size[wanted][:, None]
+    )
     apart[larger] = np.inf
     nearest = np.argmin(apart, axis=1)
     fits = apart[np.arange(len(wanted)), nearest] <= np.log(_AS_LONG)
@@ -106,9 +108,7 @@ def traffic_bytes(kernels: Kernels, rows: IntArray, flop: FloatArray, rate: floa
     return FLOAT_BYTES * (long_ * short + operands)
 
 
-def read_again_bytes(
-    kernels: Kernels, rows: IntArray, flop: FloatArray, rate: float
-) -> FloatArray:
+def read_again_bytes(kernels: Kernels, rows: IntArray, flop: FloatArray, rate: float) -> FloatArray:
     """Bytes that TF32 kernels read once more for each further column of tiles of the result.
 
     Blocks go down a column first. Where that has more tiles than the device has SMs, no two columns

@@ -364,7 +364,7 @@ def _without_trailing_waits(subject: Subject) -> Subject:
     program = subject.program
     ends = (program.kind == WAIT) & (program.wait_cause == C["host_sync"])
     ends &= program.work_ns[:, C["host_compute"]] > 0
-    ends &= ~np.append(False, _reads(subject)[:-1])
+    ends &= ~_directly_after(program, _reads(subject))
     return subject.becomes(
         waits=without(program.waits, ends),
         call_ns=np.where(ends, 0, program.call_ns),
@@ -393,7 +393,7 @@ def _without_leading_reads(subject: Subject, freed_ns: IntArray) -> Subject:
     leads = np.zeros(len(program), bool)
     leads[rows] = True
     waits = (program.kind == WAIT) & (program.wait_cause == C["host_sync"])
-    leads |= waits & np.append(False, leads[:-1])
+    leads |= waits & _directly_after(program, leads)
     if not leads.any():
         return subject
     return _without_items(without_waits(subject, leads), leads & reads, "all")
@@ -563,8 +563,22 @@ def _reads(subject: Subject) -> BoolArray:
     small &= ops["bytes"] <= h.SMALL_COPY_BYTES
     reads = subject.of_ops(small)
     waits = program.wait_cause == C["host_sync"]
-    following = np.append(waits[1:], False)
+    others = np.flatnonzero(program.kind != MARK)
+    following = np.zeros(len(program), bool)
+    following[others] = np.roll(waits[others], -1)
     found: BoolArray = reads & (waits | following)
+    return found
+
+
+def _directly_after(program: Program, items: BoolArray) -> BoolArray:
+    """What comes next after some items in the host's order, in which the run follows itself.
+
+    The begin of a step that nothing marks is where the host is ahead of the device, and may lie
+    between a copy and the wait for it.
+    """
+    others = np.flatnonzero(program.kind != MARK)
+    found = np.zeros(len(program), bool)
+    found[others] = np.roll(items[others], 1)
     return found
 
 
@@ -607,10 +621,10 @@ def _without_items(subject: Subject, gone: BoolArray, part: _Part) -> Subject:
         work[gone, C["launch_bound"]] = 0
     # the synchronisation that completes a copy goes with it
     waits = program.kind == WAIT
-    completing = waits & (program.wait_cause == C["blocking_copy"]) & np.append(False, gone[:-1])
+    completing = waits & (program.wait_cause == C["blocking_copy"]) & _directly_after(program, gone)
     # of a small copy it looks like any other synchronisation
     copied = gone & subject.of_ops(subject.gpu.ops.equals("copy_kind", "DtoH", "HtoD"))
-    completing |= waits & (program.wait_cause == C["host_sync"]) & np.append(False, copied[:-1])
+    completing |= waits & (program.wait_cause == C["host_sync"]) & _directly_after(program, copied)
     waited = columns_of(program.waits)
     stays = (waited.on < 0) | ~gone[np.maximum(waited.on, 0)]
     completing[waited.owner[stays]] = False
