@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -10,6 +12,8 @@ from tests.support.build import Build
 
 from stepscope.api import Job
 from stepscope.breakdown.recurrence import Recurrence, long_run, of_idle_time, recurrence
+from stepscope.diagnosis.predictions import _without_rare_steps
+from stepscope.simulation.model import Prediction, Simulation
 
 
 def found(steps: list[int], amounts: list[int], n_steps: int) -> Recurrence:
@@ -101,3 +105,23 @@ def test_a_predicted_step_counts_what_the_run_holds(tmp_path: Path) -> None:
     # third of the gain, of what remains, is open as well
     assert 0.8 * 5 / 10.4 < low < 5 / 10.4
     assert 5 / 7.6 < high < 1.2 * 5 / 7.6
+
+
+@pytest.mark.parametrize(
+    ("unrecorded", "share"),
+    [
+        (None, 20 / 30),  # 10 of 20 ms remain: of 30 they are a third
+        ((12_000_000, 6_000_000), 12 / 22),  # 6 of 12 ms remain: of 12 and 10 more they are 6 / 22
+    ],
+)
+def test_rare_steps_that_were_not_replayed_take_as_long_unrecorded(
+    unrecorded: tuple[int, int] | None, share: float
+) -> None:
+    run = SimpleNamespace(measured_ns=9 * 20_000_000, steps=9)
+    simulation = cast("Simulation", SimpleNamespace(measured_step_ns=30_000_000, runs=[run]))
+    half = Prediction(15_000_000, 12_000_000, 18_000_000, 0.0, "", unrecorded)
+    found = _without_rare_steps(half, simulation)
+    assert found.step_ns == pytest.approx(15e6 * share)
+    assert found.low_ns == pytest.approx(12e6 * share)
+    assert found.high_ns == 18_000_000
+    assert found.unrecorded == (unrecorded and (22_000_000, 6_000_000))

@@ -78,7 +78,7 @@ def test_an_update_on_the_device_takes_the_host_its_time(tmp_path: Path) -> None
 
 
 def test_small_tensors_travel_along_and_a_loss_does_not(tmp_path: Path) -> None:
-    """Biases lie between large tensors and at either end; a scalar goes up and down anyway."""
+    """Biases lie between large tensors and at either end; a number goes up and down anyway."""
     build, at = Build(), 0.0
     biases = [256, *SIZES, 8, 512, 512]
     for i in range(STEPS):

@@ -104,7 +104,8 @@ def simulated(
         change = Free(cause_id)
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
-    if change is None or not _typical(simulation):
+    comes_back = detection.rare is not None and detection.rare != Recurrence()
+    if change is None or not (comes_back or _typical(simulation)):
         hidden = cause_id == "input_starvation" and simulation.paced_by_workers
         return arithmetic(case, cause_id, detection, simulation.recording_ns, hidden=hidden)
     found = _replayed(simulation, case, cause_id, detection, change)
@@ -220,14 +221,20 @@ def _supplied(predicted: Predicted, case: Case, detection: Detection) -> Predict
 def _without_rare_steps(found: Prediction, simulation: Simulation) -> Prediction:
     """What few steps hold more or less of in the replayed ones than in all is gone from both.
 
-    The mean step differs by it before, and no longer does afterwards: the replay's own step counts.
+    The mean step differs by it before, and no longer does afterwards. It takes as long where
+    nothing is recorded: the host does one thing over and over, or waits.
     """
-    share = _replayed_ns(simulation) / max(simulation.measured_step_ns, 1)
+    measured, replayed = simulation.measured_step_ns, _replayed_ns(simulation)
+    apart = found.unrecorded
+    before, after = apart or (round(replayed), 0)
+    today = max(before + measured - replayed, float(after), 1.0)
+    share = before / today
     return replace(
         found,
         step_ns=round(found.step_ns * share),
         low_ns=round(found.low_ns * min(share, 1.0)),
         high_ns=round(found.high_ns * max(share, 1.0)),
+        unrecorded=apart and (round(today), after),
     )
 
 

@@ -209,6 +209,8 @@ def begins_inside(gpu_timeline: GpuTimeline, steps: Steps) -> bool:
     if not steps.open_begin or len(steps) <= MIN_STEPS:
         return False
     enqueued = np.sort(gpu_timeline.enqueue_begin_ns)
+    if enqueued[0] < steps.begin_ns[0]:
+        return False  # the capture shows what came before
     first = enqueued[np.minimum(np.searchsorted(enqueued, steps.begin_ns), len(enqueued) - 1)]
     lead = np.maximum(first - steps.begin_ns, 0)
     typical = float(np.median(np.diff(steps.begin_ns)))
