@@ -238,7 +238,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step without the idle time spent getting input; not less than one thread takes to "
-        "copy the batch into pinned memory, where a loader with workers does"
+        "copy the batch into pinned memory, where a loader with workers does; where the workers' "
+        "threads find no CPU free, between that and today's step"
     ),
     reference="docs/how-it-works.md, idle time",
     min_share=0.05,
