@@ -130,6 +130,26 @@ def test_a_read_makes_the_host_wait(tmp_path: Path):
     assert 200 * US <= freed.step_ns <= 205 * US
 
 
+def test_the_begin_of_an_unmarked_step_may_lie_between_a_read_and_its_wait(tmp_path: Path):
+    """Nothing marks the steps, and the copy is the last that each of them enqueues."""
+    b = Build()
+    for number in range(8):
+        t = number * 1_000
+        for k in range(9):
+            b.kernel(
+                t + 10 + 100 * k, t + 110 + 100 * k, call=(t + 5 * k, t + 5 * k + 3), name=f"k{k}"
+            )
+        b.copy(t + 912, t + 913, call=(t + 50, t + 53), kind="DtoH", size=4, dst="pageable")
+        b.api(t + 55, t + 925, "cudaStreamSynchronize")
+    s = simulation(b.trace(tmp_path))
+    assert s.devices[0][1].steps.source == "kernel_sequence"
+    # the kernels' 900 us are left, and no copy
+    (freed,) = s.changed([Free("host_sync")])
+    assert not len(freed.program.waits)
+    assert freed.program.duration_ns.sum() == s.runs[0].steps * 900 * US
+    assert s.predict([Free("host_sync")]).step_ns == pytest.approx(900 * US, rel=0.02)
+
+
 def test_loops_that_read_go_with_the_reading(tmp_path: Path):
     def step(b: Build, t: float) -> None:
         b.kernel(t + 8, t + 108, call=(t, t + 3))
@@ -235,11 +255,46 @@ def test_operations_scaled_removed_and_fused(tmp_path: Path):
     adam = tuple(gpu["id"][gpu.equals("name", "adam")].tolist())
     assert s.matched(RemoveOps(adam)) == len(adam)
     assert s.predict([RemoveOps(adam)]).step_ns == pytest.approx(102 * US, rel=0.03)
+    # the device sets the pace: nothing is saved by what the host does not do
+    assert s.predict([RemoveOps(adam, inside=True)]).step_ns == pytest.approx(102 * US, rel=0.03)
     assert s.predict([FuseOps(adam, 50 * US)]).step_ns == pytest.approx(154 * US, rel=0.03)
+    worked = s.predict([FuseOps(adam, 50 * US, host_ns=200 * US)]).step_ns
+    assert worked == pytest.approx(253 * US, rel=0.03)  # it begins after launching the first kernel
     assert s.predict([ScaleOps(adam, 0.5)]).step_ns == pytest.approx(255 * US, rel=0.03)
     assert s.matched(ScaleOps((10**9,), 0.5)) == 0
     together = s.predict([FuseOps(adam, 50 * US), ScaleKernels("gemm", 0.5)])
     assert together.step_ns == pytest.approx(105 * US, rel=0.03)
+
+
+def test_the_wait_for_a_small_copy_goes_with_it(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 5, t + 205, call=(t, t + 5), name="gemm")
+        b.copy(t + 205, t + 208, call=(t + 10, t + 15), kind="DtoH", size=256, src="device",
+               dst="pinned", call_name="cudaMemcpyAsync")  # fmt: skip
+        b.api(t + 16, t + 210, "cudaStreamSynchronize")
+
+    trace = steps(Build(), 310, step).trace(tmp_path)
+    s = simulation(trace)
+    ops = trace.frame("gpu_op", "id", "kind")
+    copies = tuple(ops["id"][ops.equals("kind", "memcpy")].tolist())
+    assert s.predict([]).step_ns == pytest.approx(310 * US, rel=0.01)
+    assert s.predict([RemoveOps(copies)]).step_ns == pytest.approx(202 * US, rel=0.02)
+
+
+def test_what_an_operator_does_before_a_launch_stays_with_it(tmp_path: Path):
+    """Two kernels a step, 40 us of host work before each, whose calls take 10 us."""
+
+    def step(b: Build, t: float) -> None:
+        for k, name in enumerate(("transpose", "convolution")):
+            at = t + 50 * k + 40
+            b.kernel(at + 10, at + 15, call=(at, at + 10), name=name)
+
+    trace = steps(Build(), 100, step).trace(tmp_path)
+    s = simulation(trace)
+    gpu = trace.frame("gpu_op", "id", "name")
+    gone = tuple(gpu["id"][gpu.equals("name", "transpose")].tolist())
+    assert s.predict([RemoveOps(gone)]).step_ns == pytest.approx(50 * US, rel=0.05)
+    assert s.predict([RemoveOps(gone, inside=True)]).step_ns == pytest.approx(90 * US, rel=0.05)
 
 
 def rank_trace(folder: Path, compute: float, sleep: float, wait: float) -> Trace:

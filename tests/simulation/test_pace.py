@@ -151,6 +151,26 @@ def test_a_host_is_no_longer_woken_where_waits_went() -> None:
     assert pace.no_longer_woken(before, [one_less])
 
 
+@pytest.mark.parametrize(
+    ("cause", "reads_in", "woken"),
+    [
+        ("host_sync", (0, 9, 0), False),  # one step of three, however often it waits
+        ("host_sync", (9, 9, 0), True),
+        ("checkpoint_stall", (1, 9, 0), False),  # what ends in the step after the one that saves
+    ],
+)
+def test_a_few_steps_that_wait_leave_the_pace_of_the_others(
+    cause: str, reads_in: tuple[int, ...], woken: bool
+) -> None:
+    items = []
+    for reads in reads_in:
+        items += [mark(), Item(duration=50)]
+        items += [Item(duration=5, blocks=True) for _ in range(reads)]
+    (one,) = before = [Subject(0, NO_GPU, program(items, cause))]
+    after = [one.becomes(blocks=np.zeros(len(items), bool))]
+    assert pace.no_longer_woken(before, after) is woken
+
+
 def test_independent_uncertainties_add_by_their_squares() -> None:
     low, high = _range(0.5, [0.4, 0.6, 0.53], 0.03)
     assert low == pytest.approx(0.5 - math.hypot(0.1, 0.03))

@@ -104,6 +104,11 @@ class Steps:
         return self.source in ("kernel_sequence", "graph_replay")
 
     @property
+    def open_begin(self) -> bool:
+        """Whether the first step begins where the capture does, since nothing marks its begin."""
+        return self.open_end or self.source == "optimizer_range"
+
+    @property
     def marked(self) -> bool:
         """Whether the program or the user marks the steps, so that none was inferred."""
         return self.source not in ("kernel_sequence", "graph_replay", "whole_capture")
@@ -140,6 +145,10 @@ AUTOMATIC: Final = StepChoice()
 
 
 MIN_STEPS = 3
+_LACKS = 0.05
+"""Share of a step that a first step lacks which is set aside: of so much the mean step is wrong by
+as many percent as there are steps."""
+
 _ONLY_LAUNCHES = 1.5
 """A mark whose work takes this many times as long on the device holds its launches only."""
 
@@ -192,7 +201,23 @@ def _single_window(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     return np.array([begin, end], np.int64)
 
 
-def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int, int, str]:
+def begins_inside(gpu_timeline: GpuTimeline, steps: Steps) -> bool:
+    """Whether the capture begins inside the first step, after what the host does at its begin.
+
+    Such a step has all launches, and lacks host work between the steps (getting a batch, logging).
+    """
+    if not steps.open_begin or len(steps) <= MIN_STEPS:
+        return False
+    enqueued = np.sort(gpu_timeline.enqueue_begin_ns)
+    first = enqueued[np.minimum(np.searchsorted(enqueued, steps.begin_ns), len(enqueued) - 1)]
+    lead = np.maximum(first - steps.begin_ns, 0)
+    typical = float(np.median(np.diff(steps.begin_ns)))
+    return bool(lead[0] < float(np.median(lead[1:])) - _LACKS * typical)
+
+
+def steady_steps(
+    duration_ns: IntArray, *, open_end: bool = False, inside: bool = False
+) -> tuple[int, int, str]:
     """First and last steady step, and what was set aside, in one sentence.
 
     Leading steps that take over 1.3 times the median of the second half are warm-up (allocation,
@@ -204,13 +229,16 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
         duration_ns: length of each step.
         open_end: nothing marks the end of the last step, so that it lacks what the host does
             between its last launch and the next step; it then counts only at nearly full length.
+        inside: the capture begins inside the first step.
     """
     n = len(duration_ns)
     if n < MIN_STEPS:
         return 0, n - 1, "" if n > 1 else "a single step is one sample: how steps vary is unknown"
     unseen = n - 1 - int(np.flatnonzero(duration_ns > 0).max(initial=0))
     if unseen:
-        first, last, stated = steady_steps(duration_ns[: n - unseen], open_end=open_end)
+        first, last, stated = steady_steps(
+            duration_ns[: n - unseen], open_end=open_end, inside=inside
+        )
         which = "the last step" if unseen == 1 else f"the last {unseen} steps"
         unseen_text = f"{which} set aside, because the capture ends before the GPU gets to them"
         return first, last, f"{stated} and {unseen_text}" if stated else unseen_text
@@ -220,14 +248,16 @@ def steady_steps(duration_ns: IntArray, *, open_end: bool = False) -> tuple[int,
         first += 1
     # where long steps are frequent they may be half of the second half, but not of all
     typical = min(typical, float(np.median(duration_ns)))
-    if first == 0 and duration_ns[0] < 0.7 * typical:
-        first = 1  # the capture began inside it
+    cut = first == 0 and ((inside and n > MIN_STEPS) or bool(duration_ns[0] < 0.7 * typical))
+    if cut:
+        first = 1
     if duration_ns[last] < (0.8 if open_end else 0.5) * typical:
         last -= 1
     parts = []
     if first:
         which = "the first step" if first == 1 else f"the first {first} steps"
-        parts.append(f"{which} excluded as warm-up")
+        why = "because the capture begins inside it" if cut else "as warm-up"
+        parts.append(f"{which} excluded {why}")
     if last < n - 1:
         parts.append("the last step excluded because the capture cut it short")
     return first, last, " and ".join(parts)
