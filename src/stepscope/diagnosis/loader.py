@@ -37,8 +37,8 @@ MIN_PINNED_BYTES: Final = 1 << 20
 
 CROWDED: Final = 0.25
 """Share of the time in which threads of the workers want a CPU and get none, from which on it is
-CPUs that they lack, and not workers. That CPUs lie idle while threads wait for one is soon mended
-by the scheduler: what waits a quarter of the time finds all of them taken nearly always."""
+CPUs that they lack, and not workers. A CPU does not stay idle while a thread waits for one: threads
+that wait for a quarter of the time find all CPUs taken nearly always."""
 
 _WORKER: Final = "pt_data_worker"
 
