@@ -95,6 +95,40 @@ def test_one_thread_that_pins_sets_the_pace_in_the_end(tmp_path: Path) -> None:
     assert "one thread that copies 60.0 MB per step into pinned memory" in first.message
 
 
+@pytest.mark.parametrize(("waits", "lacks"), [(0.5, True), (0.1, False)])
+def test_workers_that_find_no_cpu_free(tmp_path: Path, waits: float, *, lacks: bool) -> None:
+    """Each worker's eight threads want a CPU all the time, and get none for a part of it."""
+    today = loading(workers=2, batch_us=33_000.0, step_us=WORK)
+    build = captured(today[100:124])
+    for row in build.rows["gpu_op"]:
+        row["name"] = f"void at::native::{row['name']}"
+    length = round((today[123].given - today[100].asked + WORK) * 1e3)
+    turn = round((1 - waits) * 1e6)
+    build.rows["thread_state"] = [
+        {"process_id": p, "thread_id": p + t, "start_ns": at + a, "end_ns": at + b, "state": state}
+        for p in (200, 201)
+        for t in range(0, 80, 10)
+        for at in range(0, length, 1_000_000)
+        for a, b, state in ((0, turn, "running"), (turn, 1_000_000, "runnable"))
+    ]
+    first = diagnosed(build, tmp_path).findings[0]
+    known = figures(first)
+    assert first.cause == "input_starvation"
+    assert ("worker_cpus" in known) == lacks
+    assert ("OMP_NUM_THREADS=1" in first.recommendations[0]) == lacks
+    assert (first.prediction_high_ns == known["step_ns"]) == lacks
+    if lacks:
+        assert known["worker_cpus"] == 8
+        assert known["workers_without_cpu"] == pytest.approx(0.5, abs=0.02)
+        assert "find none free for 50 % of the time" in first.message
+        assert "would keep up" not in first.message
+        # between all of the gain and nothing
+        assert WORK * 1e3 < first.prediction_low_ns * 2 < known["step_ns"]
+        assert first.predicted_step_ns == pytest.approx(
+            (WORK * 1e3 * known["step_ns"]) ** 0.5, rel=0.02
+        )
+
+
 def test_batches_that_were_ready_before_the_capture(tmp_path: Path) -> None:
     """Recording begins after a pause in which the workers prepared all that they may."""
     workers, batch_us = 4, 60_000.0

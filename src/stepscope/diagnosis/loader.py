@@ -2,7 +2,8 @@
 
 PyTorch's DataLoader works in stages, and the slowest sets the pace: W worker processes make one
 batch each in ``fetch_ns``, one thread copies each finished batch into pinned memory, and the
-training thread uploads it. More workers help until the next stage is the slowest.
+training thread uploads it. More workers help until the next stage is the slowest, or until all CPUs
+are taken.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from stepscope.activity import names as words
 from stepscope.activity.host import loads_by_itself
 from stepscope.breakdown.recurrence import Recurrence
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.intervals.distinct import distinct_values
+from stepscope.intervals.distinct import among, distinct_values
+from stepscope.trace.frame import IntArray
 from stepscope.trace.units import Unit
 
 FETCH_RANGE: Final = "DataLoader fetch"
@@ -30,6 +34,20 @@ as copying it; the least is for a thread whose core the workers use as well."""
 
 MIN_PINNED_BYTES: Final = 1 << 20
 """Smaller batches are pinned in no time."""
+
+CROWDED: Final = 0.25
+"""Share of the time in which threads of the workers want a CPU and get none, from which on it is
+CPUs that they lack, and not workers. A CPU does not stay idle while a thread waits for one: threads
+that wait for a quarter of the time find all CPUs taken nearly always."""
+
+_WORKER: Final = "pt_data_worker"
+
+_STATES: Final = (
+    "FROM (SELECT state, least(end_ns, (SELECT max(end_ns) FROM step WHERE steady AND {gpu})) - "
+    "greatest(start_ns, (SELECT min(start_ns) FROM step WHERE steady AND {gpu})) AS spent FROM "
+    "thread_state WHERE process_id IN (SELECT process_id FROM thread WHERE name = "
+    f"'{_WORKER}')) WHERE spent > 0"
+)
 
 _FETCHES: Final = f"FROM range WHERE name = '{FETCH_RANGE}' AND NOT coalesce(end_missing, false)"
 _UPLOADED: Final = (
@@ -53,6 +71,8 @@ class Loader:
         fetch_ns: mean time that a worker takes for one batch, ns; 0 where that is not recorded.
         fetch_error: standard error of that mean, as a share.
         pinned_bytes: what one thread pins for a step; 0 where none is known to.
+        crowded: share of the time in which threads of the workers want a CPU and get none; 0 where
+            that is not known.
     """
 
     who: str
@@ -60,6 +80,12 @@ class Loader:
     fetch_ns: float
     fetch_error: float
     pinned_bytes: float
+    crowded: float = 0.0
+
+    @property
+    def lacks_cpus(self) -> bool:
+        """Whether all CPUs are taken while the workers make batches."""
+        return self.crowded >= CROWDED
 
     @property
     def pinning_ns(self) -> tuple[float, float, float] | None:
@@ -95,6 +121,21 @@ class Loader:
                 Figure("loader_workers", "count", f"SELECT count(DISTINCT process_id) {_FETCHES}"),
                 Figure("fetch_ns", "ns", f"SELECT avg(end_ns - start_ns)::BIGINT {_FETCHES}"),
             ]
+        if self.lacks_cpus:
+            found += [
+                Figure(
+                    "worker_cpus",
+                    "count",
+                    "SELECT round(sum(spent) FILTER (state = 'running') / (SELECT max(end_ns) - "
+                    f"min(start_ns) FROM step WHERE steady AND {{gpu}}))::BIGINT {_STATES}",
+                ),
+                Figure(
+                    "workers_without_cpu",
+                    "share",
+                    "SELECT sum(spent) FILTER (state = 'runnable') / sum(spent) FILTER (state IN "
+                    f"('runnable', 'running')) {_STATES}",
+                ),
+            ]
         if self.pinning_ns:
             found += [
                 Figure(name, unit, f"SELECT round(sum(bytes) / {divisor})::BIGINT {_UPLOADED}")
@@ -123,7 +164,8 @@ def loader_of(case: Case, *, pinned_on_main: bool) -> Loader:
     if any(words.LOADER_WITH_WORKERS.search(name) for name in names):
         workers, fetch, error = _fetches(case)
         pins = _PINNING in names
-        return Loader("workers", workers, fetch, error, _pinned_bytes(case) if pins else 0.0)
+        pinned = _pinned_bytes(case) if pins else 0.0
+        return Loader("workers", workers, fetch, error, pinned, _crowded(case))
     if pinned_on_main or loads_by_itself(host):
         return Loader("main", 0, 0.0, 0.0, 0.0)
     return Loader("unknown", 0, 0.0, 0.0, 0.0)
@@ -145,6 +187,26 @@ def _fetches(case: Case) -> tuple[int, float, float]:
     mean = float(length.mean())
     error = float(length.std(ddof=1)) / mean / len(length) ** 0.5 if len(length) > 1 else 0.5
     return len(distinct_values(workers)), mean, error
+
+
+def _worker_processes(case: Case) -> IntArray:
+    threads = case.device.read("thread", "process_id", "name")
+    return distinct_values(threads["process_id"][threads.equals("name", _WORKER)])
+
+
+def _crowded(case: Case) -> float:
+    """Share of the time in which threads of the workers want a CPU and get none."""
+    if case.several_traces:
+        return 0.0
+    e = case.explanation
+    states = case.device.read("thread_state", "process_id", "start_ns", "end_ns", "state")
+    begin = np.maximum(states["start_ns"], e.begin_ns)
+    spent = np.maximum(np.minimum(states["end_ns"], e.end_ns) - begin, 0)
+    mine = among(states["process_id"], _worker_processes(case))
+    running, runnable = (
+        int(spent[mine & states.equals("state", state)].sum()) for state in ("running", "runnable")
+    )
+    return runnable / max(running + runnable, 1)
 
 
 def _pinned_bytes(case: Case) -> float:

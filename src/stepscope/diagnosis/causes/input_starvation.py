@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 from stepscope.breakdown.recurrence import LATE, idle_by_step
@@ -110,7 +111,7 @@ def detect(case: Case) -> Detection | None:
     if used_up:
         message += (
             "; the first steps had batches that were ready before the capture began, so that the "
-            "run as a whole waits longer and gains more"
+            "run as a whole waits longer" + ("" if loader.lacks_cpus else " and gains more")
         )
     if weak:
         message += "; without annotations, other host work between steps looks the same"
@@ -124,6 +125,13 @@ def detect(case: Case) -> Detection | None:
         recommendations.insert(
             0, "the batch is prepared on the training thread itself: set num_workers"
         )
+    if loader.lacks_cpus:
+        recommendations.insert(
+            0,
+            "make a batch cheaper for the CPUs, which are all in use: one thread a worker "
+            "(OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1, cv2.setNumThreads(0)), data that is "
+            "decoded beforehand, decoding and augmentation on the GPU, or more CPUs",
+        )
     return Detection(
         time_ns=time,
         uncertain_ns=case.idle_ns("launch_bound"),
@@ -135,12 +143,27 @@ def detect(case: Case) -> Detection | None:
         where=where,
         also=(LoadedBeside(round(min(time / max(case.step_ns - time, 1.0), 1.0), 3)),),
         rare=rare,
-        supply_ns=loader.pinning_ns,
-        at_least=used_up,
+        supply_ns=_supply(loader, case.step_ns, time),
+        at_least=used_up and not loader.lacks_cpus,
         next_capture=(
             captures.LONGER if used_up else captures.WAITS if weak or not codes - {-1} else None
         ),
     )
+
+
+def _supply(loader: Loader, step_ns: float, waited_ns: float) -> tuple[float, float, float] | None:
+    """What bringing input takes a step beside the work of the training thread, ns.
+
+    Expected, least and most. Where workers lack CPUs, the repair gains between nothing and all:
+    threads that wait for a CPU may have work of their own, or only wait for each other (spinning).
+    Halfway, as a ratio, is expected.
+    """
+    pinning = loader.pinning_ns
+    if not loader.lacks_cpus:
+        return pinning
+    least = pinning[1] if pinning else 0.0
+    expected = math.sqrt(step_ns * max(step_ns - waited_ns, 0.0))
+    return max(expected, pinning[0] if pinning else 0.0), least, step_ns
 
 
 def _uses_up(waits: IntArray) -> bool:
@@ -154,14 +177,23 @@ def _uses_up(waits: IntArray) -> bool:
     return half >= 2 and total > 0 and int(waits[:half].sum()) <= LATE * total
 
 
+_NO_CPU: Final = (
+    "; the workers' threads keep {worker_cpus} CPUs busy and find none free for "
+    "{workers_without_cpu} of the time: more workers gain little before a batch takes less of them"
+)
+
+
 def _pace(loader: Loader) -> tuple[list[Figure], str]:
     """At what pace batches come, and how many workers would keep up: figures and a template."""
     if loader.fetch_ns:
         pace_text = (
             "; {loader_workers} workers take {fetch_ns} for a batch each, the rest of the step "
-            "takes {work_ns_per_step}: {workers_needed} workers would keep up, given as many CPUs"
+            "takes {work_ns_per_step}"
         )
-        return [loader.workers_needed(f"SELECT {_WORK} {_FROM}")], pace_text
+        if loader.lacks_cpus:
+            return [], pace_text + _NO_CPU
+        keep_up = ": {workers_needed} workers would keep up, given as many CPUs"
+        return [loader.workers_needed(f"SELECT {_WORK} {_FROM}")], pace_text + keep_up
     if loader.who == "workers":
         more = [
             Figure("batch_every_ns", "ns_per_step", f"SELECT {_PERIOD} {_FROM}"),
@@ -173,7 +205,7 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
             "; the workers deliver a batch every {batch_every_ns}, the rest of the step takes "
             "{work_ns_per_step}: {times_workers} times as many would keep up"
         )
-        return more, pace_text
+        return more, pace_text + (_NO_CPU if loader.lacks_cpus else "")
     if loader.who == "main":
         more = [
             Figure("loading_ns_per_step", "ns_per_step", f"SELECT {_WAIT} {_FROM}"),
@@ -206,7 +238,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step without the idle time spent getting input; not less than one thread takes to "
-        "copy the batch into pinned memory, where a loader with workers does"
+        "copy the batch into pinned memory, where a loader with workers does; where the workers' "
+        "threads find no CPU free, between that and today's step"
     ),
     reference="docs/how-it-works.md, idle time",
     min_share=0.05,
