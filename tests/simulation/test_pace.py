@@ -144,11 +144,15 @@ def test_a_host_that_waits_often_in_one_step_of_three_is_woken_in_that_one() -> 
     assert not pace.no_longer_woken([before], [after])
 
 
-def test_steps_to_come_do_not_begin_with_a_device_that_was_busy() -> None:
+def test_steps_to_come_do_not_begin_with_a_device_that_is_busy_with_what_nobody_saw() -> None:
     """The host sets the pace by a little: the device is behind for a hundred passes."""
     steps = subjects([mark(), Item(work=100, duration=99)], busy_ns=np.array([10_000]))
     assert step_ns(steps) == 99
     assert step_ns(_settled(steps)) == 100
+    # what was enqueued before is known to have kept it busy for so long
+    before = np.array([-(1 << 60), 4_000])
+    (known,) = _settled([steps[0].becomes(before_end_ns=before, before_start_ns=before)])
+    np.testing.assert_array_equal(known.program.busy_ns, [4_000])
 
 
 def test_independent_uncertainties_add_by_their_squares() -> None:

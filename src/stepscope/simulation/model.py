@@ -697,13 +697,22 @@ def _range(expected: float, others: Sequence[float], error: float) -> tuple[floa
 
 
 def _settled(subjects: Sequence[Subject]) -> list[Subject]:
-    """Programs of steps that follow one another for ever: no device is busy when they begin.
+    """Programs whose devices begin with what was enqueued before, and nothing that is not known.
 
-    What a device still did when the recorded steps began belongs to these. A loop that no longer
-    waits would find it busy for as long as the recorded one took to come back to it, and a device
+    A device that began late with the first operation of a capture was busy with something that the
+    capture does not hold, until then. A loop that no longer waits comes to that operation at once:
+    it would find the device busy for as long as the recorded one took to come to it, and a device
     that is hardly faster than its host works that off in no number of passes that is replayed.
     """
-    return [s.becomes(busy_ns=np.empty(0, np.int64)) for s in subjects]
+    found = []
+    for subject in subjects:
+        program = subject.program
+        known = np.zeros(len(program.busy_ns), np.int64)
+        items = np.flatnonzero((program.stream >= 0) & (program.stream < len(known)))
+        if len(program.before_end_ns):
+            np.maximum.at(known, program.stream[items], program.before_end_ns[items])
+        found.append(subject.becomes(busy_ns=np.minimum(program.busy_ns, known)))
+    return found
 
 
 def slowest_ns(replays: Sequence[Replay]) -> float:
