@@ -1,8 +1,9 @@
 """Times the exam's pairs on two GPUs and records their faulty sides; needs PyTorch.
 
 usage: python3 benchmarks/predictions/job_measure.py all OUTPUT_FOLDER [NAME...] [--seconds N]
+       [--module MODULE]
 
-Writes what ``measure.py`` writes, for the programs of ``job_programs.py``: a trace of every rank.
+Writes what ``measure.py`` writes, for programs of several ranks: a trace of every rank.
 With ``EXAM_SMALL=1`` it runs on a CPU, with gloo.
 """
 
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from gates import Gate
-from job_programs import DEVICE, PROGRAMS, RANK
+from job_programs import DEVICE, RANK
 from measure import PREPARING, afterwards, by_hash, by_steps, everything, recording
 from program import SMALL, Program, Running
 from timing import Meeting, drained, line, loop, settled, truth, turns
@@ -29,6 +30,19 @@ HERE = Path(__file__).parent
 WARMUP = 9
 TOGETHER = 1 if SMALL else 4
 """Jobs that are prepared at the same time."""
+MODULES = ("job_programs", "sixth_job_programs")
+
+
+def programs(module: str = "") -> dict[str, Program]:
+    """All jobs by name, or those of one module."""
+    chosen = (module,) if module else MODULES
+    return {program.name: program for name in chosen for program in __import__(name).PROGRAMS}
+
+
+def called(mode: str, folder: Path, program: Program) -> list[str]:
+    """This file once more, for one program."""
+    words = [sys.executable, str(HERE / "job_measure.py"), mode, str(folder), program.name]
+    return [*words, "--module", program.make.__module__]
 
 
 def together() -> None:
@@ -147,11 +161,10 @@ def ranks_of(mode: str, program: Program, folder: Path) -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    words = [sys.executable, str(HERE / "job_measure.py"), f"rank-{mode}", str(folder)]
     more = {"WORLD_SIZE": str(program.ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     ranks = [
         subprocess.Popen(
-            [*words, program.name],
+            called(f"rank-{mode}", folder, program),
             env={**os.environ, **more, "RANK": str(rank), "LOCAL_RANK": str(rank)},
         )
         for rank in range(program.ranks)
@@ -161,8 +174,7 @@ def ranks_of(mode: str, program: Program, folder: Path) -> int:
 
 def command(program: Program, mode: str, folder: Path) -> list[str]:
     """What measures one program."""
-    words = [sys.executable, str(HERE / "job_measure.py"), f"ranks-{mode}", str(folder)]
-    words.append(program.name)
+    words = called(f"ranks-{mode}", folder, program)
     if mode != "own":
         return words
     place, steps = folder / f"{program.name}.own", recorded_steps(program)
@@ -174,9 +186,10 @@ def main() -> None:
     parser.add_argument("mode")
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--module", default="", help="whose programs; all if empty")
     parser.add_argument("--seconds", type=float, default=1e9)
     given = parser.parse_args()
-    known = {program.name: program for program in PROGRAMS}
+    known = programs(given.module)
     what, _, mode = given.mode.partition("-")
     if what == "all":
         chosen = by_hash([p for n, p in known.items() if not given.names or n in given.names])

@@ -44,7 +44,8 @@ TIMED_AFTERWARDS = 14
 """Steps after that, of which some are timed."""
 TOGETHER = 1 if SMALL else 8
 """Pairs that are prepared at the same time."""
-MODULES = tuple(f"{n}_programs" for n in ("single", "second", "third", "fourth", "fifth"))
+SETS = ("single", "second", "third", "fourth", "fifth", "sixth", "sixth_science", "sixth_loops")
+MODULES = tuple(f"{name}_programs" for name in SETS)
 
 
 def programs(module: str = "") -> dict[str, Program]:

@@ -66,7 +66,7 @@ class Program:
     compiles: bool = False
 
 
-UNSEEN = "version 0.1 with the replay of 106 pairs"
+UNSEEN = "version 0.1 with 147 pairs"
 """What the programs of the newest set were written after."""
 
 

@@ -68,6 +68,21 @@ def test_more_workers_are_predicted(tmp_path: Path, workers: int, batch_us: floa
     assert low / known["step_ns"] < truth < high / known["step_ns"]
 
 
+@pytest.mark.parametrize(("first", "last"), [(101, 108), (101, 109)])
+@pytest.mark.parametrize("fetches", [True, False])
+def test_a_few_steps_of_two_workers_hold_more_or_less_of_the_waits(
+    tmp_path: Path, first: int, last: int, *, fetches: bool
+) -> None:
+    """Both bring a batch every 60 ms: three waits for them are in seven steps, or four."""
+    today = loading(workers=2, batch_us=60_000.0, step_us=WORK)
+    found = diagnosed(captured(today[first:last], fetches=fetches), tmp_path)
+    step = figures(found.findings[0])["step_ns"]
+    assert abs(step / 30e6 - 1) > 0.05
+    truth = WORK / 30_000
+    slowed = LOADED["expected"]
+    assert 0.95 * truth < found.findings[0].predicted_step_ns / step < 1.05 * truth * slowed
+
+
 def test_one_thread_that_pins_sets_the_pace_in_the_end(tmp_path: Path) -> None:
     """60 MB a batch: 12 ms at 5 GB/s, while the step has work for 6 ms."""
     size, pin_us = 60_000_000, 12_000.0

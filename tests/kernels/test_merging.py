@@ -12,6 +12,8 @@ from stepscope.api import Job
 from stepscope.diagnosis.inside_kernels import calls
 from stepscope.kernels.attention import (
     BACKWARD_RATE,
+    BIAS_TAKEN,
+    BIASED,
     CAUSAL,
     MASKED,
     OPERANDS,
@@ -223,8 +225,9 @@ def written_out(
     mask: str = "triu_tril",
     softmax: str = SOFTMAX,
     shapes: bool = True,
+    backward: tuple[str, ...] = (),
 ) -> UnfusedAttention | None:
-    """Attention of 256 heads in the forward pass, each of its kernels 100 us."""
+    """Attention of 256 heads, each of its kernels 100 us, with a backward pass or without."""
     device = Device()
     scores = f"[[256,{length},{head}],[256,{head},{length}]]"
     values = f"[[256,{length},{length}],[256,{length},{head}]]"
@@ -238,6 +241,8 @@ def written_out(
         if shapes:
             device.operator("aten::bmm", values)
         device.kernel(gemm)
+        for name in backward:
+            device.kernel(name, thread=AUTOGRAD)
         device.build.range(begin, device.at, f"step_{number}")
     return device.job(place).explained.cases[0].explanation.inside_kernels.attention
 
@@ -292,6 +297,23 @@ def test_fused_attention_as_a_share_of_the_products(
     assert found is not None
     assert not found.by_shape
     assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(200_000 * share)
+
+
+def test_a_learnt_bias_may_not_be_taken(tmp_path: Path) -> None:
+    """Its gradient is a sum over the batch between the softmax and the products."""
+    summed = SUM.replace("ReduceOp<float>", "ReduceOp<float, sum_functor<float> >")
+    softmax = SOFTMAX.replace("forward", "backward")
+    gradient = (GEMM, GEMM, *[pointwise("mul", 2)] * 10, softmax, summed, GEMM, GEMM)
+    found = written_out(tmp_path, 64, 512, mask="CUDAFunctor_add", shapes=False, backward=gradient)
+    assert found is not None
+    spent = found.repair.old_ns.sum()
+    steps = found.softmaxes / 2
+    # two products, an addition and a softmax; then four, ten, a softmax and a sum
+    assert spent / steps == pytest.approx((4 + 16) * 100_000)
+    fused = 6 * 100_000 * SHARES[BIASED][2]
+    expected = spent / steps - BIAS_TAKEN * (spent / steps - fused)
+    assert found.repair.new_ns.sum() / steps == pytest.approx(expected, rel=1e-3)
+    assert found.repair.high_ns >= spent  # nothing may be gained
 
 
 def test_products_of_odd_lengths_take_longer_than_their_fused_kernel(tmp_path: Path) -> None:

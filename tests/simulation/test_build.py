@@ -255,11 +255,46 @@ def test_operations_scaled_removed_and_fused(tmp_path: Path):
     adam = tuple(gpu["id"][gpu.equals("name", "adam")].tolist())
     assert s.matched(RemoveOps(adam)) == len(adam)
     assert s.predict([RemoveOps(adam)]).step_ns == pytest.approx(102 * US, rel=0.03)
+    # the device sets the pace: nothing is saved by what the host does not do
+    assert s.predict([RemoveOps(adam, inside=True)]).step_ns == pytest.approx(102 * US, rel=0.03)
     assert s.predict([FuseOps(adam, 50 * US)]).step_ns == pytest.approx(154 * US, rel=0.03)
+    worked = s.predict([FuseOps(adam, 50 * US, host_ns=200 * US)]).step_ns
+    assert worked == pytest.approx(253 * US, rel=0.03)  # it begins after launching the first kernel
     assert s.predict([ScaleOps(adam, 0.5)]).step_ns == pytest.approx(255 * US, rel=0.03)
     assert s.matched(ScaleOps((10**9,), 0.5)) == 0
     together = s.predict([FuseOps(adam, 50 * US), ScaleKernels("gemm", 0.5)])
     assert together.step_ns == pytest.approx(105 * US, rel=0.03)
+
+
+def test_the_wait_for_a_small_copy_goes_with_it(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 5, t + 205, call=(t, t + 5), name="gemm")
+        b.copy(t + 205, t + 208, call=(t + 10, t + 15), kind="DtoH", size=256, src="device",
+               dst="pinned", call_name="cudaMemcpyAsync")  # fmt: skip
+        b.api(t + 16, t + 210, "cudaStreamSynchronize")
+
+    trace = steps(Build(), 310, step).trace(tmp_path)
+    s = simulation(trace)
+    ops = trace.frame("gpu_op", "id", "kind")
+    copies = tuple(ops["id"][ops.equals("kind", "memcpy")].tolist())
+    assert s.predict([]).step_ns == pytest.approx(310 * US, rel=0.01)
+    assert s.predict([RemoveOps(copies)]).step_ns == pytest.approx(202 * US, rel=0.02)
+
+
+def test_what_an_operator_does_before_a_launch_stays_with_it(tmp_path: Path):
+    """Two kernels a step, 40 us of host work before each, whose calls take 10 us."""
+
+    def step(b: Build, t: float) -> None:
+        for k, name in enumerate(("transpose", "convolution")):
+            at = t + 50 * k + 40
+            b.kernel(at + 10, at + 15, call=(at, at + 10), name=name)
+
+    trace = steps(Build(), 100, step).trace(tmp_path)
+    s = simulation(trace)
+    gpu = trace.frame("gpu_op", "id", "name")
+    gone = tuple(gpu["id"][gpu.equals("name", "transpose")].tolist())
+    assert s.predict([RemoveOps(gone)]).step_ns == pytest.approx(50 * US, rel=0.05)
+    assert s.predict([RemoveOps(gone, inside=True)]).step_ns == pytest.approx(90 * US, rel=0.05)
 
 
 def rank_trace(folder: Path, compute: float, sleep: float, wait: float) -> Trace:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -13,8 +14,8 @@ from stepscope.activity.device import GpuTimeline
 from stepscope.simulation import batches, pace
 from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
-from stepscope.simulation.model import _range, _settled
-from stepscope.simulation.program import C
+from stepscope.simulation.model import _range
+from stepscope.simulation.program import LONG_AGO_NS, C, from_rest
 
 NO_GPU = cast("GpuTimeline", None)
 """The pace needs the program only."""
@@ -61,6 +62,21 @@ def test_steps_that_differ_more_say_how_much() -> None:
     """The 16th and 84th percentile of 50, 100 and 150 are 66 and 134: 34 % to either side."""
     steps = subjects(launching(50, 100, 150))
     assert step_ns(pace.at_pace(steps, "low")) == pytest.approx(660 + 66, abs=3)
+
+
+def test_what_is_left_without_recording_says_less_of_the_pace_than_what_was_recorded() -> None:
+    """Steps of 98, 100 and 102, of which 90 are recording: no host works at 8 and at 12."""
+    shown, left = subjects(launching(98, 100, 102)), subjects(launching(8, 10, 12))
+    found = pace.at_pace(left, "low", woken=True, shown=shown)
+    assert step_ns(found) == pytest.approx(1000 + 9.82, abs=1)
+
+
+def test_a_host_beside_workers_is_slower_in_recording_too() -> None:
+    """Of 100 a launch 50 are recording: 1.17 times the other 50 is left without it."""
+    items = [mark(), Item(work=100, duration=1)]
+    (before,) = subjects(items, recording_ns=np.array([0, 50]))
+    found = pace.unrecorded([pace.loaded_beside(before, 1.0, "expected")], 1.0)
+    assert step_ns(found) == pytest.approx(50 * pace.LOADED["expected"], abs=1)
 
 
 def test_what_recording_costs_is_taken_from_where_it_was_paid() -> None:
@@ -136,23 +152,35 @@ def test_a_host_is_no_longer_woken_where_waits_went() -> None:
     assert pace.no_longer_woken(before, [one_less])
 
 
-def test_a_host_that_waits_often_in_one_step_of_three_is_woken_in_that_one() -> None:
-    waiting = [mark(), Item(duration=50), wait(1), wait(1), wait(1)]
-    items = [*waiting, mark(), Item(duration=50), mark(), Item(duration=50)]
-    (before,) = subjects(items)
-    after = before.becomes(waits={})
-    assert not pace.no_longer_woken([before], [after])
+@pytest.mark.parametrize(
+    ("cause", "reads_in", "woken"),
+    [
+        ("host_sync", (0, 9, 0), False),  # one step of three, however often it waits
+        ("host_sync", (9, 9, 0), True),
+        ("checkpoint_stall", (1, 9, 0), False),  # what ends in the step after the one that saves
+    ],
+)
+def test_a_few_steps_that_wait_leave_the_pace_of_the_others(
+    cause: str, reads_in: tuple[int, ...], woken: bool
+) -> None:
+    items = []
+    for reads in reads_in:
+        items += [mark(), Item(duration=50)]
+        items += [Item(duration=5, blocks=True) for _ in range(reads)]
+    (one,) = before = [Subject(0, NO_GPU, program(items, cause))]
+    after = [one.becomes(blocks=np.zeros(len(items), bool))]
+    assert pace.no_longer_woken(before, after) is woken
 
 
 def test_steps_to_come_do_not_begin_with_a_device_that_is_busy_with_what_nobody_saw() -> None:
     """The host sets the pace by a little: the device is behind for a hundred passes."""
-    steps = subjects([mark(), Item(work=100, duration=99)], busy_ns=np.array([10_000]))
-    assert step_ns(steps) == 99
-    assert step_ns(_settled(steps)) == 100
+    (late,) = subjects([mark(), Item(work=100, duration=99)], busy_ns=np.array([10_000]))
+    assert step_ns([late]) == 99
+    assert step_ns([replace(late, program=from_rest(late.program))]) == 100
     # what was enqueued before is known to have kept it busy for so long
-    before = np.array([-(1 << 60), 4_000])
-    (known,) = _settled([steps[0].becomes(before_end_ns=before, before_start_ns=before)])
-    np.testing.assert_array_equal(known.program.busy_ns, [4_000])
+    before = np.array([LONG_AGO_NS, 4_000])
+    known = late.becomes(before_end_ns=before, before_start_ns=before)
+    np.testing.assert_array_equal(from_rest(known.program).busy_ns, [4_000])
 
 
 def test_independent_uncertainties_add_by_their_squares() -> None:

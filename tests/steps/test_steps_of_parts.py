@@ -49,25 +49,26 @@ def test_nothing_else_is_set_aside_for_that() -> None:
 def test_a_first_step_that_the_capture_begins_inside_is_not_counted(
     tmp_path: Path, pause: int, first: int
 ) -> None:
-    """Nothing marks the steps; before each but the first the host does something else."""
-    build, at = Build(), 0.0
+    """Nothing marks the steps; before each but the first the host does something else, or not."""
+    build, host, device = Build(), 0.0, 0.0
     for i in range(6):
-        at += pause if i else 10
+        host += pause if i else 10
         for k in range(8):
-            build.kernel(at + 10, at + 900, call=(at, at + 5), name=f"k{k}")
-            at += 1_000
+            begin = max(device + 1, host + 10)
+            device = begin + 100
+            build.kernel(begin, device, call=(host, host + 5), name=f"k{k}")
+            host += 6
     trace = build.trace(tmp_path)
     (found,) = explain(trace.frame, trace.meta)
     assert found.steps.source == "kernel_sequence"
     assert found.first == first
     assert ("the capture begins inside it" in found.set_aside) == bool(first)
-    assert found.step_ns == pytest.approx((8_000 + pause) * 1e3, rel=0.02)
 
 
 def test_of_few_steps_all_count() -> None:
     durations = np.array([4, 5, 5, 5])
-    assert steady_steps(durations, begun=True)[:2] == (1, 3)
-    assert steady_steps(durations[:3], begun=True)[:2] == (0, 2)
+    assert steady_steps(durations, inside=True)[:2] == (1, 3)
+    assert steady_steps(durations[:3], inside=True)[:2] == (0, 2)
 
 
 @pytest.mark.parametrize("ahead", [0, 4])
@@ -193,3 +194,25 @@ def _source(build: Build, folder: Path) -> str:
     trace = build.trace(folder)
     (gpu,) = gpus(trace.frame)
     return find_steps(gpu, Workload("unknown", ""), trace.meta.window_start_ns)[0].source
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_step_whose_host_work_was_before_the_capture_is_set_aside(
+    tmp_path: Path, marked: bool
+) -> None:
+    """The host logs for 400 us between steps of 2 ms; the first comes when it is recorded."""
+    build, at = Build(), 0.0
+    for i in range(8):
+        begin = at
+        at += 400 if i or marked else 0
+        for k in range(20):
+            name = "multi_tensor_apply_kernel" if k == 19 else f"k{k}"
+            build.kernel(at + 5, at + 95, call=(at, at + 5), name=name)
+            at += 100
+        if marked:
+            build.range(begin, at, f"step {i}")
+    trace = build.trace(tmp_path)
+    (found,) = explain(trace.frame, trace.meta)
+    assert found.first == (0 if marked else 1)
+    assert found.step_ns == pytest.approx(2.4e6, rel=0.01)
+    assert ("begins inside it" in found.set_aside) is not marked

@@ -175,9 +175,9 @@ class Build:
             name=name,
         )
 
-    def gpu(self, name: str, *, sm_count: int = 132, device: int = 0) -> None:
+    def gpu(self, name: str, *, sm_count: int = 132, device: int = 0, **columns: Any) -> None:
         """One row of ``device``."""
-        self._add("device", process_id=PID, device=device, name=name, sm_count=sm_count)
+        self._add("device", process_id=PID, device=device, name=name, sm_count=sm_count, **columns)
 
     def trace(self, folder: Path, **meta: Any) -> Trace:
         """Write the rows as a trace."""

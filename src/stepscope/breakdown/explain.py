@@ -48,7 +48,7 @@ from stepscope.steps.model import (
     StepChoice,
     Steps,
     account,
-    begun_inside,
+    begins_inside,
     coverage,
     host_device_copies,
     steady_steps,
@@ -237,8 +237,9 @@ def explain_gpu(
     does = workload(gpu, read)
     steps, bounds = find_steps(gpu, does, meta.window_start_ns, choice)
     durations = np.diff(bounds)
-    begun = begun_inside(gpu, steps, bounds)
-    first, last, set_aside = steady_steps(durations, open_end=steps.open_end, begun=begun)
+    first, last, set_aside = steady_steps(
+        durations, open_end=steps.open_end, inside=begins_inside(gpu, steps)
+    )
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))
     getting_input = input_time(gpu, read)

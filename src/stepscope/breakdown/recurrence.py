@@ -86,10 +86,13 @@ def recurrence(step: IntArray, amount: IntArray, n_steps: int) -> Recurrence:
 
 
 def of_idle_time(e: Explanation, cause: str) -> Recurrence:
-    """The same of idle time that is charged to a cause; where most steps hold it, it is in all."""
+    """The same of idle time that is charged to a cause; where most steps hold it, it is in all.
+
+    Of what every other step holds, a window of five steps has two or three.
+    """
     by_step = idle_by_step(e, cause)
     rows = np.flatnonzero(by_step > LATE * by_step.max(initial=0))
-    if not len(rows) or len(rows) > SELDOM * len(by_step):
+    if not len(rows) or len(rows) > SELDOM * (len(by_step) + 1):
         return Recurrence()
     return recurrence(rows, by_step[rows], len(by_step))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -54,14 +55,23 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
     found: list[Change] = []
     merged = repair.merged & (repair.certain or bound != "high")
     kept = ~merged
-    if merged.any():
-        found.append(RemoveOps(tuple(ids[merged].tolist()), rank))
+    leading = merged & (False if repair.leading is None else repair.leading)
+    for gone, inside in ((merged & ~leading, False), (leading, True)):
+        if gone.any():
+            found.append(RemoveOps(tuple(ids[gone].tolist()), rank, inside))
     if kept.any():
         factor = total / max(int(repair.old_ns[kept].sum()), 1)
         found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
-        if repair.compiles:
-            begins = calls(case.explanation.kernels, repair.rows[kept], repair.rows[merged])
-            found.append(CallCompiled(tuple(ids[kept][begins].tolist()), rank))
+    launched, gone = repair.rows[kept], repair.rows[merged]
+    if bound == "low" and repair.further is not None:
+        beside = repair.further
+        found += changes_of_repair(case, replace(beside, compiles=False), bound, rank)
+        launched = np.sort(np.append(launched, beside.rows[~beside.merged]))
+        gone = np.sort(np.append(gone, beside.rows[beside.merged]))
+    if repair.compiles and len(launched):
+        begins = launched[calls(case.explanation.kernels, launched, gone)]
+        called = case.explanation.gpu.ops["id"][begins]
+        found.append(CallCompiled(tuple(called.tolist()), rank))
     return found
 
 

@@ -438,6 +438,14 @@ def _severity(share: float) -> Severity:
     return "medium" if share >= _MEDIUM else "low"
 
 
+def capability(case: Case) -> int:
+    """Major compute capability of the device; 0 where the capture does not tell."""
+    devices = case.device.read("device", "process_id", "device", "compute_major")
+    gpu = case.explanation.gpu
+    mine = (devices["process_id"] == gpu.process_id) & (devices["device"] == gpu.device)
+    return int(devices["compute_major"][mine].max(initial=0))
+
+
 def changed(
     rows: IntArray,
     old_ns: IntArray,

@@ -12,6 +12,7 @@ from typing import Final
 
 from stepscope.activity import names as words
 from stepscope.activity.host import loads_by_itself
+from stepscope.breakdown.recurrence import Recurrence
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.intervals.distinct import distinct_values
@@ -50,12 +51,14 @@ class Loader:
         who: who makes the batches: ``workers``, the ``main`` thread, or ``unknown``.
         workers: worker processes; 0 where the capture does not hold them.
         fetch_ns: mean time that a worker takes for one batch, ns; 0 where that is not recorded.
+        fetch_error: standard error of that mean, as a share.
         pinned_bytes: what one thread pins for a step; 0 where none is known to.
     """
 
     who: str
     workers: int
     fetch_ns: float
+    fetch_error: float
     pinned_bytes: float
 
     @property
@@ -65,6 +68,24 @@ class Loader:
             return None
         expected, most, least = PINNING_BYTES_PER_NS
         return self.pinned_bytes / expected, self.pinned_bytes / most, self.pinned_bytes / least
+
+    def brought(self, step_ns: float, waited_ns: float) -> Recurrence | None:
+        """How much of the waiting a mean step of the run holds, by the pace of the workers.
+
+        Workers that began together are late together: of two, every other step waits for both. How
+        many of these a window holds is chance; what they take for a batch, over their number, is
+        the step of the run. None where that is not known, or where they keep up on average.
+
+        Args:
+            step_ns: the mean step of the window.
+            waited_ns: what waiting for batches takes of it.
+        """
+        if not self.workers or not self.fetch_ns:
+            return None
+        period, work = self.fetch_ns / self.workers, step_ns - waited_ns
+        if period <= work:
+            return None
+        return Recurrence((period - work) / waited_ns, self.fetch_error * period / (period - work))
 
     def figures(self) -> list[Figure]:
         """The evidence for it, as far as it is known."""
@@ -100,28 +121,30 @@ def loader_of(case: Case, *, pinned_on_main: bool) -> Loader:
     host = case.explanation.gpu.host
     names = set(host.ranges.texts.get("name", [])) | set(host.thread_names)
     if any(words.LOADER_WITH_WORKERS.search(name) for name in names):
-        workers, fetch = _fetches(case)
+        workers, fetch, error = _fetches(case)
         pins = _PINNING in names
-        return Loader("workers", workers, fetch, _pinned_bytes(case) if pins else 0.0)
+        return Loader("workers", workers, fetch, error, _pinned_bytes(case) if pins else 0.0)
     if pinned_on_main or loads_by_itself(host):
-        return Loader("main", 0, 0.0, 0.0)
-    return Loader("unknown", 0, 0.0, 0.0)
+        return Loader("main", 0, 0.0, 0.0, 0.0)
+    return Loader("unknown", 0, 0.0, 0.0, 0.0)
 
 
-def _fetches(case: Case) -> tuple[int, float]:
-    """Worker processes, and the mean time that a batch took one of them, ns."""
+def _fetches(case: Case) -> tuple[int, float, float]:
+    """Worker processes, the mean time that a batch took one of them, ns, and its error (share)."""
     if case.several_traces:  # whose workers they are is not recorded
-        return 0, 0.0
+        return 0, 0.0, 0.0
     rows = case.device.read("range", "process_id", "start_ns", "end_ns", "name", "end_missing")
     if not len(rows):
-        return 0, 0.0
+        return 0, 0.0, 0.0
     mine = rows.equals("name", FETCH_RANGE) & (rows["end_missing"] == 0)
     if not mine.any():
-        return 0, 0.0
+        return 0, 0.0, 0.0
     length = (rows["end_ns"] - rows["start_ns"])[mine]
     threads = case.device.read("thread", "process_id", "name")
     workers = threads["process_id"][threads.equals("name", "pt_data_worker")]
-    return len(distinct_values(workers)), float(length.mean())
+    mean = float(length.mean())
+    error = float(length.std(ddof=1)) / mean / len(length) ** 0.5 if len(length) > 1 else 0.5
+    return len(distinct_values(workers)), mean, error
 
 
 def _pinned_bytes(case: Case) -> float:

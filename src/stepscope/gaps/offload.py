@@ -42,6 +42,9 @@ KERNELS_BETWEEN = 3
 FEW_KERNELS = 0.02
 """... or this share of a step's kernels, whichever is more."""
 
+SCALAR_BYTES = 8
+"""A copy of no more than this is a number, and may be any."""
+
 NEARLY_ALL = 0.95
 """Share of the times between launches up to which one is the program's own."""
 
@@ -63,6 +66,8 @@ class Offload(HostEvents):
         ups: copies to the device of each.
         up_bytes: their bytes.
         copy_ns: device time in which these copies run and no kernel does.
+        between_ns: host time from a copy down to the next one up, in which the host may work on
+            what came down.
         rows: rows of ``GPU.ops`` of all these copies.
         launching: stretches inside the journeys in which the host launches kernels: the program's
             own work, which stays when the copies go.
@@ -73,6 +78,7 @@ class Offload(HostEvents):
     ups: IntArray
     up_bytes: IntArray
     copy_ns: IntArray
+    between_ns: IntArray
     rows: IntArray
     launching: Intervals
 
@@ -84,22 +90,26 @@ class Offload(HostEvents):
 
 _NOTHING = np.empty(0, np.int64)
 NO_OFFLOAD: Final = Offload(
-    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING), EMPTY
+    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING),
+    EMPTY,
 )
 
 
-def returning(gpu: GpuTimeline, step_begin_ns: IntArray) -> BoolArray:
+def returning(
+    gpu: GpuTimeline, step_begin_ns: IntArray, more_than: int = SMALL_COPY_BYTES
+) -> BoolArray:
     """Copies that have a counterpart of the same size in the other direction in their step.
 
     Args:
         gpu: the device.
         step_begin_ns: when the host begins each step.
+        more_than: copies of so many bytes and less are left out.
     """
     ops = gpu.ops
     found = np.zeros(len(ops), bool)
     down = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
     up = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "HtoD")
-    rows = np.flatnonzero((down | up) & (ops["bytes"] > SMALL_COPY_BYTES))
+    rows = np.flatnonzero((down | up) & (ops["bytes"] > more_than))
     if not len(rows):
         return found
     step = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[rows], side="right")
@@ -145,7 +155,11 @@ def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -
     rows = rows[(at >= begin) & (at < end)]
     if not len(rows):
         return NO_OFFLOAD
-    first = _journeys(gpu, rows, max(len(step_begin_ns), 1))
+    n_steps = max(len(step_begin_ns), 1)
+    small = np.flatnonzero(returning(gpu, step_begin_ns, 0) & (ops["bytes"] <= SMALL_COPY_BYTES))
+    at = gpu.enqueue_begin_ns[small]
+    rows = _with_small(gpu, rows, small[(at >= begin) & (at < end)], n_steps)
+    first = _journeys(gpu, rows, n_steps)
     is_down = ops.equals("copy_kind", "DtoH")[rows]
     size = np.maximum(ops["bytes"][rows], 0)
     # a call that waits for its copy lasts as long as the copy
@@ -160,6 +174,9 @@ def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -
     closed = np.append(opened[1:], np.iinfo(np.int64).max)
     opened[0] = np.iinfo(np.int64).min
     ending = np.minimum(stop, np.append(start[1:], end))
+    turns = is_down & np.append(~is_down[1:], False)
+    turns[np.append(first[1:], len(rows)) - 1] = False  # where the journey ends
+    apart = np.append(gpu.enqueue_begin_ns[rows[1:]], 0) - done
     return Offload(
         start_ns=start,
         end_ns=ending,
@@ -168,6 +185,7 @@ def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -
         ups=np.add.reduceat((~is_down).astype(np.int64), first),
         up_bytes=np.add.reduceat(np.where(is_down, 0, size), first),
         copy_ns=overlap_per_window(exposed, opened, closed),
+        between_ns=np.add.reduceat(np.where(turns, np.maximum(apart, 0), 0), first),
         rows=np.sort(rows),
         launching=intersect(_launching(gpu, rows), (start, ending)),
     )
@@ -249,6 +267,35 @@ def _named_optimizer(gpu: GpuTimeline, rows: IntArray, step: IntArray, n: int) -
     inside = np.bincount(step[held], minlength=n)
     most = inside >= MIN_SHARE * np.maximum(np.bincount(step, minlength=n), 1)
     return np.asarray(most | updated, np.bool_)
+
+
+def _with_small(gpu: GpuTimeline, rows: IntArray, small: IntArray, n_steps: int) -> IntArray:
+    """Copies of journeys, with those of small tensors (biases, norms) that travel along.
+
+    A scalar that a step reads or writes anyway, such as its loss, may lie next to a journey: it
+    travels along where it lies between others.
+
+    Args:
+        gpu: the device.
+        rows: large copies of journeys, as enqueued.
+        small: small copies that come back as well.
+        n_steps: steps of the capture.
+    """
+    both = np.concatenate((rows, small))
+    order = np.argsort(gpu.enqueue_begin_ns[both], kind="stable")
+    both, large = both[order], order < len(rows)
+    first = _journeys(gpu, both, n_steps)
+    journey = np.repeat(np.arange(len(first)), np.diff(np.append(first, len(both))))
+    sure = np.flatnonzero(gpu.ops["bytes"][both] > SCALAR_BYTES)
+    inside = np.zeros(len(both), bool)
+    if len(sure):
+        here = np.arange(len(both))
+        before = sure[np.maximum(np.searchsorted(sure, here, side="right") - 1, 0)]
+        after = sure[np.minimum(np.searchsorted(sure, here), len(sure) - 1)]
+        inside = (before <= here) & (journey[before] == journey)
+        inside &= (after >= here) & (journey[after] == journey)
+    held = np.bincount(journey[large], minlength=len(first)) > 0
+    return both[large | (inside & held[journey])]
 
 
 def _journeys(gpu: GpuTimeline, rows: IntArray, n_steps: int) -> IntArray:

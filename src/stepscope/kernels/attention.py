@@ -28,21 +28,24 @@ BETWEEN = 16
 """Elementwise kernels that may lie between the softmax and a GEMM of its attention: scale, mask
 (building it too), dropout and casts need some ten."""
 
-UNMASKED, CAUSAL, MASKED = "unmasked", "causal", "masked"
+UNMASKED, CAUSAL, MASKED, BIASED = "unmasked", "causal", "masked", "biased"
 """How scores are masked: not, so that the future is not seen (half of the arithmetic), or by a mask
 of which no more is known: fused attention then reads it, and leaves out nothing unless it is
-causal."""
+causal. Or what is added to them is learnt, as relative positions are: of the fused kernels only the
+memory-efficient one gives its gradient, which it writes as a whole matrix of scores for a sum over
+the batch to read."""
 
 SHARES: Final = {
     # up to 128 positions, 256, 512, 1024, more
     UNMASKED: (1.7, 0.9, 0.8, 0.7, 0.65),
     CAUSAL: (1.8, 0.86, 0.68, 0.54, 0.46),
     MASKED: (2.0, 1.05, 0.9, 0.77, 0.7),
+    BIASED: (1.9, 2.4, 2.6, 3.2, 3.2),
 }
 LEAST_SHARE, MOST_SHARE = 0.65, 1.5
 SINGLE_SHARES: Final = {
-    "fp32": ({UNMASKED: 1.35, CAUSAL: 1.0, MASKED: 1.2}, 0.8, 1.9),
-    "tf32": ({UNMASKED: 3.3, CAUSAL: 2.4, MASKED: 2.9}, 1.7, 5.0),
+    "fp32": ({UNMASKED: 1.35, CAUSAL: 1.0, MASKED: 1.2, BIASED: 1.65}, 0.8, 1.9),
+    "tf32": ({UNMASKED: 3.3, CAUSAL: 2.4, MASKED: 2.9, BIASED: 3.9}, 1.7, 5.0),
 }
 """What fused attention takes where shapes are not known, as a share of the GEMMs that it replaces,
 by length in half precision (heads of 64, the ends as parts of it), by their type in single
@@ -60,11 +63,12 @@ RATES: Final = {
     UNMASKED: (0.25, 0.49, 0.65),
     CAUSAL: (0.23, 0.42, 0.49),
     MASKED: (0.15, 0.30, 0.33),
+    BIASED: (0.040, 0.075, 0.115),
 }
 """Share of the peak in half precision that fused attention reaches in forward and backward pass
 together, with heads up to 32, of 64 and from 128 wide; causal: of half of the arithmetic. Fitted
 to times of 60 sizes from 64 to 2048 positions (H200, cuDNN of PyTorch 2.11); sequences are
-made up to whole blocks."""
+made up to whole blocks. With a learnt bias: of 42 sizes from 49 to 1024 positions (H100)."""
 SINGLE_RATES: Final = (0.30, 0.52, 0.58)
 """The same of the peak of the CUDA cores, for operands in single precision (CUTLASS)."""
 SINGLE_CAUSAL, SINGLE_DIAGONAL = 0.8, 80
@@ -88,9 +92,16 @@ RATE_SPREAD = 1.3
 """Kernels of other versions and back-ends (FlashAttention-2 on Hopper, cuDNN) are up to so much
 slower or quicker."""
 
+BIAS_TAKEN: Final = 0.5
+"""Part of that gain that is expected where a learnt bias is added: a fused kernel takes one only
+where its last dimension is contiguous. A table of relative positions that is looked up and permuted
+is not, and scaled_dot_product_attention then computes step by step, in single precision, and gains
+nothing (of such programs' layers either was seen). No capture tells how a bias lies in memory."""
+
 _CALL_NS = 5_000  # the shortest fused attention
 _MASK = re.compile(r"masked_fill|masked_softmax|where", re.IGNORECASE)
 _SUM = re.compile(r"CUDAFunctor_add|AddFunctor")
+_SUMS = re.compile(r"sum_functor")
 _UNALIGNED = re.compile(r"_tensorop_b?f16\w*_align1\b")
 _TRIANGLE = re.compile(r"triu|tril", re.IGNORECASE)
 
@@ -140,6 +151,8 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     is_softmax = _is_softmax(kernels)[order]
     gemm = category == CATEGORY_NAMES.index("matmul")
     light = among(category, [CATEGORY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
+    # what is added to the scores may be learnt: its gradient is their gradient's sum over the batch
+    light |= _sums_gradients(kernels)[order]
     backward = ops.matches("name", _BACKWARD)[order]
     at = np.flatnonzero(is_softmax)
     if not len(at):
@@ -189,6 +202,11 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
     else:
         new[gemm] = np.rint(by_shape).astype(np.int64)
         low, high = float(by_shape.sum()) / RATE_SPREAD, float(by_shape.sum()) * RATE_SPREAD
+    if mask == BIASED:  # it may not be taken
+        spent = float(old.sum())
+        left = (1 - BIAS_TAKEN) * max(spent - float(new.sum()), 0.0)
+        new[gemm] += np.rint(left * old[gemm] / max(gemms, 1)).astype(np.int64)
+        high = max(high, spent)
     total = int(new.sum())
     return UnfusedAttention(
         repair=Repair(
@@ -210,6 +228,8 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
 def _mask_of(kernels: Kernels, rows: IntArray) -> str:
     """How the scores of some operations are masked."""
     ops = kernels.gpu.ops
+    if bool(_sums_gradients(kernels)[rows].any()):
+        return BIASED
     if bool(ops.matches("name", _TRIANGLE)[rows].any()):
         return CAUSAL
     # what is added to the scores (a bias, or a mask of large negative numbers) is read by the fused
@@ -217,6 +237,13 @@ def _mask_of(kernels: Kernels, rows: IntArray) -> str:
     forward = kernels.phase[rows] != PHASES.index("backward")
     masked = ops.matches("name", _MASK)[rows] | (ops.matches("name", _SUM)[rows] & forward)
     return MASKED if bool(masked.any()) else UNMASKED
+
+
+def _sums_gradients(kernels: Kernels) -> BoolArray:
+    """Sums in the backward pass."""
+    sums = kernels.in_category("reduction") & kernels.gpu.ops.matches("name", _SUMS)
+    found: BoolArray = sums & (kernels.phase == PHASES.index("backward"))
+    return found
 
 
 def _by_time(
@@ -276,7 +303,8 @@ def fused_ns(kernels: Kernels, gemms: IntArray, mask: str) -> FloatArray | None:
     if any(size is None for size in found):
         return None
     batch, head, length, other = np.array(found, np.float64).T
-    block = BLOCK if half else SINGLE_BLOCK
+    # the kernel that takes a learnt bias is the one that single precision has
+    block = BLOCK if half and mask != BIASED else SINGLE_BLOCK
     filled = [np.ceil(size / block) * block for size in (length, other)]
     backward = kernels.phase[gemms] == PHASES.index("backward")
     # of five GEMMs in the fused backward pass four are those that are seen
@@ -302,7 +330,7 @@ def _share_of_peak(mask: str, head: FloatArray, length: FloatArray, *, half: boo
     share = np.interp(head, WIDTHS, SINGLE_RATES)
     if mask == CAUSAL:
         share = share * SINGLE_CAUSAL * length / (length + SINGLE_DIAGONAL)
-    return share * SINGLE_MASKED if mask == MASKED else share
+    return share * SINGLE_MASKED if mask in (MASKED, BIASED) else share
 
 
 def _product(text: str) -> tuple[int, int, int, int] | None:

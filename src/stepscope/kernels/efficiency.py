@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,6 +22,9 @@ REACHABLE = 0.5
 
 LONG_ENOUGH_NS = 20_000
 """Shorter kernels end before they have filled the device."""
+
+UNALIGNED: Final = re.compile(r"_align([124])(?!\d)")
+"""cutlass's kernels for GEMMs whose operands are aligned to so many elements."""
 
 FEW_BLOCKS = 0.25
 """Blocks for each SM under which most of the device has nothing to do."""
@@ -60,6 +64,8 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     long_ = kernels.gpu.is_compute & kernels.steady & ~taken & (duration >= LONG_ENOUGH_NS)
     ceiling = _ceiling_ns(kernels)
     by_shape = long_ & (ceiling > 0) & (ceiling < FAR_BELOW * duration)
+    # whose sizes are off the grid: a lever of its own
+    by_shape &= ~kernels.gpu.ops.matches("name", UNALIGNED)
     sms = kernels.device[1]
     blocks = kernels.blocks
     by_grid = long_ & kernels.in_category(*_ONE_BLOCK_FAMILIES) & (blocks > 0)

@@ -6,6 +6,7 @@ are merged.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property
 
 from stepscope.gaps.idle import Gaps
@@ -22,7 +23,7 @@ from stepscope.kernels.fusion import (
 )
 from stepscope.kernels.kernels import Kernels, Repair
 from stepscope.kernels.precision import LowPrecision, low_precision
-from stepscope.kernels.runs import short_runs, together
+from stepscope.kernels.runs import short_runs
 from stepscope.trace.frame import BoolArray
 
 
@@ -60,12 +61,11 @@ class Findings:
 
     @cached_property
     def compiled(self) -> Repair | None:
-        """What a compiler of the model makes of the chains, and of the shorter runs beside them."""
+        """What a compiler makes of the chains; of the whole model, of the shorter runs, too."""
         if self.chains is None:
             return None
         taken = self._taken(self.optimizer, self.attention, self.chains)
-        others = short_runs(self._kernels, taken)
-        return self.chains.repair if others is None else together(self.chains.repair, others)
+        return replace(self.chains.repair, further=short_runs(self._kernels, taken))
 
     @cached_property
     def memory(self) -> MemoryBound | None:

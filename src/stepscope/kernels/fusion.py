@@ -13,12 +13,12 @@ from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals.distinct import among, with_counts, with_inverse
 from stepscope.kernels.kernels import (
     CATEGORY_NAMES,
-    LAYOUT_CHANGE,
     UPDATE_RUN,
     Kernels,
     Repair,
     scaled,
 )
+from stepscope.kernels.layouts import channels_last
 from stepscope.kernels.runs import compiled, merged_repair
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -108,8 +108,14 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
     if not kernels.bandwidth or not compute or total < DOMINATED * compute:
         return None
     dominating = total / compute
-    # transposes between layouts are not halved but go, which is a lever of its own
-    rows = np.flatnonzero(waiting & ~kernels.gpu.ops.matches("name", LAYOUT_CHANGE))
+    # transposes between layouts are not halved but go, and so does what only channels first make
+    # slow (normalisation, pooling), which is a lever of its own
+    layout = channels_last(kernels, waiting)
+    if layout is not None:
+        waiting[layout.rows] = False
+    rows = np.flatnonzero(waiting)
+    if not len(rows):
+        return None
     total = int(duration[rows].sum())
     known = rows[kernels.moved_bytes[rows] > 0]
     known_ns = int(duration[known].sum())

@@ -35,6 +35,10 @@ class Repair:
             those of them that are not merged.
         compiles: whether a compiler makes the kernels that are left, whose code the host calls.
         certain: whether those merged go in any case; else all may still be launched.
+        leading: which of those merged are the first that an operator launches that stays, so that
+            what the host does before them stays; None for none.
+        further: what the same change repairs beside it where it is made of more of the program,
+            in other operations; at best it goes, too.
     """
 
     rows: IntArray
@@ -47,6 +51,8 @@ class Repair:
     replaced: bool = False
     compiles: bool = False
     certain: bool = True
+    leading: BoolArray | None = None
+    further: Repair | None = None
 
     @property
     def saved_ns(self) -> int:
@@ -57,7 +63,8 @@ class Repair:
     def saved_bounds_ns(self) -> tuple[int, int]:
         """Least and most that it may save, ns of the steady window."""
         before = int((self.old_ns + self.idle_ns).sum())
-        return max(before - self.high_ns, 0), max(before - self.low_ns, 0)
+        beside = 0 if self.further is None else self.further.saved_bounds_ns[1]
+        return max(before - self.high_ns, 0), max(before - self.low_ns, 0) + beside
 
     @property
     def total_idle_ns(self) -> int:

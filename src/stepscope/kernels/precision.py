@@ -14,6 +14,7 @@ from stepscope.kernels.ceilings import Peaks
 from stepscope.kernels.convolutions import on_tensor_cores
 from stepscope.kernels.efficiency import matrices_of, product_work
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
+from stepscope.kernels.tiles import read_again_bytes, traffic_bytes
 from stepscope.trace.frame import BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]
@@ -92,12 +93,28 @@ def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
     flop, moved = product_work(kernels)
     arithmetic = flop[rows] / rate * 1e9
     smaller = _ITEM_BYTES[after] / sizes[kernels.math[rows]]
+    moved[rows] = np.maximum(moved[rows], _by_tiles(kernels, rows, flop[rows], peaks, after))
     traffic = moved[rows] * smaller / (kernels.attainable_bandwidth or np.inf) * 1e9
     new = np.maximum(np.maximum(old * before / rate, arithmetic), traffic)
     new = np.maximum(new + START_NS.get(after, 0), _LEAST_NS)
     if after == "tf32":
         new = np.where(_unaligned(kernels, rows), old, new)
     return np.minimum(np.where(np.isfinite(before), new, old), old)
+
+
+def _by_tiles(
+    kernels: Kernels, rows: IntArray, flop: FloatArray, peaks: Peaks, after: str
+) -> FloatArray:
+    """Bytes of single precision that GEMMs move, by the tiles of those on the CUDA cores."""
+    found = np.zeros(len(rows))
+    at = np.flatnonzero(kernels.math[rows] == MATH_NAMES.index("fp32"))
+    known = rows[at], flop[at], peaks.fp32
+    found[at] = traffic_bytes(kernels, *known)
+    if after == "tf32":
+        layouts = np.array([_layout(text) == "nn" for text in kernels.gpu.ops.texts["name"]])
+        again = layouts[kernels.gpu.ops["name"][rows[at]]]
+        found[at] += np.where(again, read_again_bytes(kernels, *known), 0.0)
+    return found
 
 
 def _reached(kernels: Kernels, rows: IntArray, peaks: Peaks) -> FloatArray:
@@ -116,8 +133,13 @@ def _achieved_in_tf32(kernels: Kernels, rows: IntArray) -> FloatArray:
 
 
 def _share_in_tf32(name: str) -> float:
+    return TF32_ACHIEVED.get(_layout(name), ACHIEVED["tf32"])
+
+
+def _layout(name: str) -> str:
+    """Which operands of a GEMM are transposed; empty where its name does not tell."""
     named = _TRANSPOSED.search(name)
-    return TF32_ACHIEVED[named.group(1) or named.group(2)] if named else ACHIEVED["tf32"]
+    return named.group(1) or named.group(2) if named else ""
 
 
 def _unaligned(kernels: Kernels, rows: IntArray) -> BoolArray:

@@ -78,27 +78,6 @@ def merged_repair(kernels: Kernels, rows: IntArray, run: IntArray) -> Repair:
     )
 
 
-def together(sure: Repair, other: Repair) -> Repair:
-    """Two repairs of different operations as one; at most the first of them is made."""
-    rows = np.concatenate((sure.rows, other.rows))
-    by_row = np.argsort(rows, kind="stable")
-
-    def both(one: IntArray, two: IntArray) -> IntArray:
-        found: IntArray = np.concatenate((one, two))[by_row]
-        return found
-
-    return Repair(
-        rows=rows[by_row],
-        old_ns=both(sure.old_ns, other.old_ns),
-        new_ns=both(sure.new_ns, other.new_ns),
-        merged=np.concatenate((sure.merged, other.merged))[by_row],
-        idle_ns=both(sure.idle_ns, other.idle_ns),
-        low_ns=sure.low_ns + other.low_ns,
-        high_ns=sure.high_ns + int(other.old_ns.sum()),
-        compiles=sure.compiles or other.compiles,
-    )
-
-
 def compiled(kernels: Kernels) -> BoolArray:
     """Kernels that a compiler of the model merges with their neighbours.
 

@@ -100,10 +100,13 @@ class RemoveOps:
     Attributes:
         ops: ``gpu_op.id`` of the operations.
         rank: the rank whose operations they are; None where there is only one.
+        inside: whether the operators that launch them stay (a convolution without its transposes):
+            the calls that enqueue them go, what the host does before these stays.
     """
 
     ops: tuple[int, ...]
     rank: int | None = None
+    inside: bool = False
 
 
 @dataclass(frozen=True)
@@ -116,11 +119,13 @@ class FuseOps:
         ops: ``gpu_op.id`` of the operations.
         duration_ns: how long the one that replaces those of a step takes.
         rank: the rank whose operations they are; None where there is only one.
+        host_ns: what the host works before it enqueues that one, beside enqueueing it.
     """
 
     ops: tuple[int, ...]
     duration_ns: int
     rank: int | None = None
+    host_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -234,6 +239,7 @@ Change = (
 
 
 Bound = Literal["low", "expected", "high"]
+_Part = Literal["calls", "launching", "all"]
 """Which of the stated uncertainties to assume: those that make the step short, none, or long."""
 
 RECORDING_FACTOR: Final[dict[Bound, float]] = {"low": 2.0, "expected": 1.0, "high": 0.5}
@@ -390,7 +396,7 @@ def _without_leading_reads(subject: Subject, freed_ns: IntArray) -> Subject:
     leads |= waits & _directly_after(program, leads)
     if not leads.any():
         return subject
-    return _without_items(without_waits(subject, leads), leads & reads, everything=True)
+    return _without_items(without_waits(subject, leads), leads & reads, "all")
 
 
 def without_inferred(subject: Subject) -> Subject:
@@ -546,7 +552,7 @@ def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
         return gone
     if bound == "low":
         reads = reads | _only_to_read(subject, reads)
-    return _without_items(gone, reads, everything=True)
+    return _without_items(gone, reads, "all")
 
 
 def _reads(subject: Subject) -> BoolArray:
@@ -596,25 +602,29 @@ def _only_to_read(subject: Subject, reads: BoolArray) -> BoolArray:
     return inside
 
 
-def _without_items(subject: Subject, gone: BoolArray, *, everything: bool) -> Subject:
+def _without_items(subject: Subject, gone: BoolArray, part: _Part) -> Subject:
     """Without some operations: neither the device nor the host spends time on them.
 
     Args:
         subject: the program.
         gone: the items.
-        everything: all host time before them goes too; else what enqueueing takes.
+        part: of the host's time the calls that enqueue them, what leads to these (launching), or
+            all before them.
     """
     program = subject.program
     work = own_work(program)
     marks = program.kind == MARK
     gone = gone & ~marks
-    if everything:
+    if part == "all":
         work[gone] = 0
-    else:
+    elif part == "launching":
         work[gone, C["launch_bound"]] = 0
     # the synchronisation that completes a copy goes with it
-    completing = (program.kind == WAIT) & (program.wait_cause == C["blocking_copy"])
-    completing &= _directly_after(program, gone)
+    waits = program.kind == WAIT
+    completing = waits & (program.wait_cause == C["blocking_copy"]) & _directly_after(program, gone)
+    # of a small copy it looks like any other synchronisation
+    copied = gone & subject.of_ops(subject.gpu.ops.equals("copy_kind", "DtoH", "HtoD"))
+    completing |= waits & (program.wait_cause == C["host_sync"]) & _directly_after(program, copied)
     waited = columns_of(program.waits)
     stays = (waited.on < 0) | ~gone[np.maximum(waited.on, 0)]
     completing[waited.owner[stays]] = False
@@ -745,14 +755,17 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
     if isinstance(change, ScaleOps):
         return _scaled(subject, items, change.factor)
     if isinstance(change, RemoveOps):
-        return _without_items(subject, items, everything=False), count
+        part: _Part = "calls" if change.inside else "launching"
+        return _without_items(subject, items, part), count
     step = np.cumsum(subject.program.kind == MARK)
     rows = np.flatnonzero(items)
     _, first = with_first(step[rows])
     kept = rows[first]
     rest = items.copy()
     rest[kept] = False
-    fused = _without_items(subject, rest, everything=False)
+    fused = _without_items(subject, rest, "launching")
     duration = fused.program.duration_ns.copy()
     duration[kept] = change.duration_ns
-    return fused.becomes(duration_ns=duration), count
+    work = own_work(fused.program)
+    work[kept, C["host_compute"]] += change.host_ns  # not recorded, and no quicker without
+    return fused.becomes(duration_ns=duration, work_ns=work), count

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
@@ -25,7 +25,7 @@ from stepscope.simulation.build import Run, build, not_launching, run_of
 from stepscope.simulation.changes import Bound, Change, Subject
 from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
-from stepscope.simulation.program import C, Replay
+from stepscope.simulation.program import C, Replay, Steps, from_rest
 from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.recording import measured_factor, of_calls, profiled_factor
 from stepscope.simulation.settings.base import Edit, Facts
@@ -181,7 +181,12 @@ class Simulation:
 
     @cached_property
     def subjects(self) -> list[Subject]:
-        """The unchanged programs, one a device."""
+        """The unchanged programs, one a device, of steps that follow one another for ever."""
+        return [replace(s, program=from_rest(s.program)) for s in self._as_recorded]
+
+    @cached_property
+    def _as_recorded(self) -> list[Subject]:
+        """The same in the state in which the recorded steps began."""
         found, matched = [], [self._matched(rank, e.gpu) for rank, e in self.devices]
         for (rank, e), run, one in zip(self.devices, self.runs, matched, strict=True):
             rows, instances = (None, None) if one is None else (one.op, one.instance)
@@ -199,7 +204,7 @@ class Simulation:
     @cached_property
     def unchanged(self) -> list[Replay]:
         """The replay without any change."""
-        return replay([s.program for s in self.subjects])
+        return replay([s.program for s in self._as_recorded])
 
     @cached_property
     def _run_step_ns(self) -> float:
@@ -218,7 +223,7 @@ class Simulation:
         replayed = max(
             run_again_ns(e, run, subject, replay) / run.steps
             for (_, e), run, subject, replay in zip(
-                self.devices, self.runs, self.subjects, self.unchanged, strict=True
+                self.devices, self.runs, self._as_recorded, self.unchanged, strict=True
             )
         )
         return replayed / max(self._run_step_ns, 1.0) - 1
@@ -236,7 +241,12 @@ class Simulation:
         It differs where the recorded steps did not begin as they ended: with an idle device, or
         with a lead of the host that was used up.
         """
-        return slowest_ns(self.unchanged) / max(self._run_step_ns, 1.0) - 1
+        return self._settled_ns / max(self._run_step_ns, 1.0) - 1
+
+    @cached_property
+    def _settled_ns(self) -> float:
+        """The unchanged step where steps follow one another for ever, ns."""
+        return slowest_ns(steps_of([[s.program for s in self.subjects]])[0])
 
     @property
     def replayed_step_ns(self) -> int:
@@ -452,7 +462,7 @@ class Simulation:
             return 0.0
         subjects = self._recorded_or_not(self.subjects, "expected")
         (replayed,) = steps_of([[s.program for s in subjects]])
-        return max(slowest_ns(self.unchanged) - max(r.step_ns for r in replayed), 0.0)
+        return max(self._settled_ns - slowest_ns(replayed), 0.0)
 
     @cached_property
     def paced_by_workers(self) -> bool:
@@ -474,14 +484,17 @@ class Simulation:
             limited = one.limited(self.facts, limited)
         if limited is not self.subjects:
             return max(self._paced_ns(limited, tool, pace_of), 1.0)
+        if tool is None and pace_of == "expected":
+            return max(self._settled_ns, 1.0)
         if (tool, pace_of) not in self._before:
             self._before[tool, pace_of] = self._paced_ns(self.subjects, tool, pace_of)
         return max(self._before[tool, pace_of], 1.0)
 
     def _paced_ns(self, subjects: list[Subject], tool: Bound | None, pace_of: Bound) -> float:
         """The step of some programs at a pace of the host, recorded or not, ns."""
-        subjects = pace.at_pace(self._recorded_or_not(subjects, tool), pace_of)
-        subjects = _settled(self._as_batches_come(subjects))
+        unrecorded = self._recorded_or_not(subjects, tool)
+        subjects = pace.at_pace(unrecorded, pace_of, shown=subjects)
+        subjects = self._as_batches_come(subjects)
         replayed = steps_of([[s.program for s in subjects]])[0]
         return max(r.step_ns for r in replayed)
 
@@ -532,10 +545,10 @@ class Simulation:
         if bound == "low":
             subjects = [edit.without_inferred(s) for s in subjects]
         woken = pace.no_longer_woken(self.subjects, subjects)
-        subjects = self._recorded_or_not(subjects, tool)
-        subjects = pace.at_pace(subjects, pace_of, woken=woken)
+        unrecorded = self._recorded_or_not(subjects, tool)
+        subjects = pace.at_pace(unrecorded, pace_of, woken=woken, shown=subjects)
         sets = [c for c in changes if isinstance(c, Edit)]
-        return _settled(self._as_batches_come(subjects, sets, changed))
+        return self._as_batches_come(subjects, sets, changed)
 
     def _as_batches_come(
         self,
@@ -556,7 +569,7 @@ class Simulation:
         # who gets input in another way is no longer paced by it
         if changed and not sets and not batches.waits_alike(self.subjects[0], changed[0]):
             return subjects
-        period = slowest_ns(self.unchanged) * math.prod(one.batches for one in sets)
+        period = self._settled_ns * math.prod(one.batches for one in sets)
         return [batches.as_they_come(subject, period)]
 
     @cached_property
@@ -696,26 +709,7 @@ def _range(expected: float, others: Sequence[float], error: float) -> tuple[floa
     )
 
 
-def _settled(subjects: Sequence[Subject]) -> list[Subject]:
-    """Programs whose devices begin with what was enqueued before, and nothing that is not known.
-
-    A device that began late with the first operation of a capture was busy with something that the
-    capture does not hold, until then. A loop that no longer waits comes to that operation at once:
-    it would find the device busy for as long as the recorded one took to come to it, and a device
-    that is hardly faster than its host works that off in no number of passes that is replayed.
-    """
-    found = []
-    for subject in subjects:
-        program = subject.program
-        known = np.zeros(len(program.busy_ns), np.int64)
-        items = np.flatnonzero((program.stream >= 0) & (program.stream < len(known)))
-        if len(program.before_end_ns):
-            np.maximum.at(known, program.stream[items], program.before_end_ns[items])
-        found.append(subject.becomes(busy_ns=np.minimum(program.busy_ns, known)))
-    return found
-
-
-def slowest_ns(replays: Sequence[Replay]) -> float:
+def slowest_ns(replays: Sequence[Steps]) -> float:
     """Mean step of the slowest device, ns."""
     return max(r.step_ns for r in replays)
 

@@ -12,7 +12,7 @@ code, :mod:`~stepscope.simulation.engine` the same compiled.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -130,6 +130,22 @@ class Program:
 
     def __len__(self) -> int:
         return len(self.kind)
+
+
+def from_rest(program: Program) -> Program:
+    """The same program, begun by a device that is busy with what was given to it before only.
+
+    A device that began late because the host waited would be a backlog to a host that does not
+    wait, and a host that is little slower than its device would need more steps than are replayed
+    to work that off. What was enqueued before the run and ended in it is known to be one.
+    """
+    if not len(program.busy_ns):
+        return program
+    known = np.zeros(len(program.busy_ns), np.int64)
+    items = np.flatnonzero((program.stream >= 0) & (program.stream < len(known)))
+    if len(program.before_end_ns):
+        np.maximum.at(known, program.stream[items], program.before_end_ns[items])
+    return replace(program, busy_ns=np.minimum(program.busy_ns, known))
 
 
 def own_work(program: Program) -> IntArray:

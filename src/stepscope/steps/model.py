@@ -104,6 +104,11 @@ class Steps:
         return self.source in ("kernel_sequence", "graph_replay")
 
     @property
+    def open_begin(self) -> bool:
+        """Whether the first step begins where the capture does, since nothing marks its begin."""
+        return self.open_end or self.source == "optimizer_range"
+
+    @property
     def marked(self) -> bool:
         """Whether the program or the user marks the steps, so that none was inferred."""
         return self.source not in ("kernel_sequence", "graph_replay", "whole_capture")
@@ -140,6 +145,10 @@ AUTOMATIC: Final = StepChoice()
 
 
 MIN_STEPS = 3
+_LACKS = 0.05
+"""Share of a step that a first step lacks which is set aside: of so much the mean step is wrong by
+as many percent as there are steps."""
+
 _ONLY_LAUNCHES = 1.5
 """A mark whose work takes this many times as long on the device holds its launches only."""
 
@@ -192,40 +201,22 @@ def _single_window(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     return np.array([begin, end], np.int64)
 
 
-_LACKING = 0.02
-"""Part of a step that the first one must lack to be set aside."""
+def begins_inside(gpu_timeline: GpuTimeline, steps: Steps) -> bool:
+    """Whether the capture begins inside the first step, after what the host does at its begin.
 
-
-def begun_inside(gpu_timeline: GpuTimeline, steps: Steps, bounds_ns: IntArray) -> bool:
-    """Whether the capture begins in the middle of what lies between two steps.
-
-    Steps that nothing marks begin where the one before has enqueued its last work, and what the
-    host does until its own first launch (getting a batch, a log) belongs to them. The first one
-    begins with the capture instead. Of a loop whose steps all keep the device waiting there, it is
-    the only one that does not, and says less of the time that this takes.
-
-    Args:
-        gpu_timeline: the device.
-        steps: its steps.
-        bounds_ns: their boundaries on the device's timeline.
+    Such a step has all launches, and lacks host work between the steps (getting a batch, logging).
     """
-    if steps.source not in ("kernel_sequence", "graph_replay", "optimizer_range"):
+    if not steps.open_begin or len(steps) <= MIN_STEPS:
         return False
-    if len(steps) < MIN_STEPS + 1:
-        return False
-    start, enqueued = gpu_timeline.ops["start_ns"], gpu_timeline.enqueue_begin_ns
-    order = np.argsort(enqueued, kind="stable")
-    at = np.searchsorted(enqueued[order], steps.begin_ns, side="left")
-    if at[-1] >= len(order):
-        return False
-    waits = start[order[at]] - bounds_ns[:-1]
-    first, others = float(waits[0]), waits[1:]
-    typical = float(np.median(np.diff(bounds_ns)))
-    return bool(first < others.min() and np.median(others) - first > _LACKING * typical)
+    enqueued = np.sort(gpu_timeline.enqueue_begin_ns)
+    first = enqueued[np.minimum(np.searchsorted(enqueued, steps.begin_ns), len(enqueued) - 1)]
+    lead = np.maximum(first - steps.begin_ns, 0)
+    typical = float(np.median(np.diff(steps.begin_ns)))
+    return bool(lead[0] < float(np.median(lead[1:])) - _LACKS * typical)
 
 
 def steady_steps(
-    duration_ns: IntArray, *, open_end: bool = False, begun: bool = False
+    duration_ns: IntArray, *, open_end: bool = False, inside: bool = False
 ) -> tuple[int, int, str]:
     """First and last steady step, and what was set aside, in one sentence.
 
@@ -238,16 +229,16 @@ def steady_steps(
         duration_ns: length of each step.
         open_end: nothing marks the end of the last step, so that it lacks what the host does
             between its last launch and the next step; it then counts only at nearly full length.
-        begun: the capture begins inside the first step (:func:`begun_inside`), which counts only
-            where there are hardly any others.
+        inside: the capture begins inside the first step.
     """
     n = len(duration_ns)
     if n < MIN_STEPS:
         return 0, n - 1, "" if n > 1 else "a single step is one sample: how steps vary is unknown"
     unseen = n - 1 - int(np.flatnonzero(duration_ns > 0).max(initial=0))
     if unseen:
-        rest = duration_ns[: n - unseen]
-        first, last, stated = steady_steps(rest, open_end=open_end, begun=begun)
+        first, last, stated = steady_steps(
+            duration_ns[: n - unseen], open_end=open_end, inside=inside
+        )
         which = "the last step" if unseen == 1 else f"the last {unseen} steps"
         unseen_text = f"{which} set aside, because the capture ends before the GPU gets to them"
         return first, last, f"{stated} and {unseen_text}" if stated else unseen_text
@@ -257,17 +248,16 @@ def steady_steps(
         first += 1
     # where long steps are frequent they may be half of the second half, but not of all
     typical = min(typical, float(np.median(duration_ns)))
-    if first == 0 and duration_ns[0] < 0.7 * typical:
-        first = 1  # the capture began inside it
+    cut = first == 0 and ((inside and n > MIN_STEPS) or bool(duration_ns[0] < 0.7 * typical))
+    if cut:
+        first = 1
     if duration_ns[last] < (0.8 if open_end else 0.5) * typical:
         last -= 1
     parts = []
-    if begun and first == 0 and last >= MIN_STEPS:
-        first = 1
-        parts.append("the first step excluded because the capture begins inside it")
-    elif first:
+    if first:
         which = "the first step" if first == 1 else f"the first {first} steps"
-        parts.append(f"{which} excluded as warm-up")
+        why = "because the capture begins inside it" if cut else "as warm-up"
+        parts.append(f"{which} excluded {why}")
     if last < n - 1:
         parts.append("the last step excluded because the capture cut it short")
     return first, last, " and ".join(parts)

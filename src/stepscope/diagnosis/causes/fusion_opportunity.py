@@ -14,7 +14,6 @@ def detect(case: Case) -> Detection | None:
     found, repair = inside.chains, inside.compiled
     if found is None or repair is None:
         return None
-    # shorter runs are no finding: they gain with the chains' repair, but do not make one
     if case.explanation.kernels.per_step(found.repair.saved_ns) < CAUSE.min_share * case.step_ns:
         return None
     return detection(
@@ -23,12 +22,12 @@ def detect(case: Case) -> Detection | None:
         repair,
         message=(
             "long chains of elementwise kernels and reductions read and write the same tensors "
-            "again and again; a compiler makes one kernel of each, and of the shorter runs beside "
-            "them: {kernels_per_step} kernels per step, {kernels_ns_per_step}, then take some "
-            "{repaired_ns_per_step}"
+            "again and again; a compiler makes one kernel of each: {kernels_per_step} kernels per "
+            "step, {kernels_ns_per_step}, then take some {repaired_ns_per_step}"
         ),
         recommendations=[
-            "torch.compile the model, or the function that spells the operation out",
+            "torch.compile the function that spells the operation out, or the model, which merges "
+            "the shorter runs of its kernels, too",
             "use the library's own function where there is one: "
             "torch.nn.functional.rms_norm, gelu, silu, cross_entropy",
             "write the chain as one Triton kernel where the compiler does not merge it",
@@ -51,16 +50,16 @@ CAUSE = Cause(
         "between such kernels."
     ),
     prediction=(
-        "the step with each chain, and each shorter run, as one kernel: the tensors that enter and "
-        "leave it, at the speed at which its kernels move them, or its arithmetic, whichever takes "
-        "longer; reductions over columns stay kernels (kernels/merging.py). The range's upper end "
-        "is twice the passes, and the chains alone"
+        "the step with each chain as one kernel: the tensors that enter and leave it, at the speed "
+        "at which its kernels move them, or its arithmetic, whichever takes longer; reductions "
+        "over columns stay kernels (kernels/merging.py). The range goes from the whole model "
+        "compiled, with each shorter run as one kernel, too, to twice the passes"
     ),
     reference="PyTorch: torch.compile; TorchInductor",
     min_share=0.10,
     time_sql=saved_time_sql(_ID),
     remedies=(
-        "torch.compile the model, or the function that is spelled out",
+        "torch.compile the function that is spelled out, or the model",
         "use the library's function: torch.nn.functional.rms_norm, gelu, silu, cross_entropy",
     ),
     detect=detect,

@@ -105,6 +105,8 @@ def detect(case: Case) -> Detection | None:
             "the mean step of today better, on which the gain depends"
         )
     used_up = loader.who == "workers" and _uses_up(waits)
+    # steps that use up what was ready say nothing of the others
+    rare = None if used_up else loader.brought(case.step_ns, time)
     if used_up:
         message += (
             "; the first steps had batches that were ready before the capture began, so that the "
@@ -132,6 +134,7 @@ def detect(case: Case) -> Detection | None:
         figures=figures,
         where=where,
         also=(LoadedBeside(round(min(time / max(case.step_ns - time, 1.0), 1.0), 3)),),
+        rare=rare,
         supply_ns=loader.pinning_ns,
         at_least=used_up,
         next_capture=(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Final
@@ -12,8 +12,11 @@ import numpy as np
 
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
-from stepscope.kernels.kernels import Kernels
+from stepscope.diagnosis.frameworks import is_torch
+from stepscope.diagnosis.lever import Found, Lever, capability, changed, of_lever
+from stepscope.kernels.efficiency import UNALIGNED, product_work
+from stepscope.kernels.kernels import MATH_NAMES, Kernels
+from stepscope.kernels.precision import FloatArray
 from stepscope.operators.roofline import OperatorGroup, operator_groups
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -26,11 +29,23 @@ REACHED: Final = 0.6
 """Share of the ceiling that GEMMs on the grid achieve, where the capture has none to compare with:
 libraries achieve 50 to 80 %."""
 
-_NAMED: Final = re.compile(r"_align[12](?!\d)")
-"""cutlass's kernels for operands that are aligned to one or two elements."""
 BY_NAME: Final = (0.3, 0.5, 0.85)
-"""What such a kernel takes on the grid, as a share, where no shapes are recorded: least, usual,
-most."""
+"""What such a kernel takes on the grid, as a share, where no shapes are recorded and both are of
+one design: least, usual, most."""
+NEWER_BY_NAME: Final = {
+    ("16bit", 1): (0.13, 0.19, 0.42),
+    ("16bit", 2): (0.31, 0.37, 0.70),
+    ("16bit", 4): (0.31, 0.37, 0.70),
+    ("tf32", 1): (0.33, 0.46, 0.85),
+    ("tf32", 2): (0.33, 0.46, 0.85),
+}
+"""The same by arithmetic and alignment from Hopper on, whose own kernels load whole tiles and take
+no other operands, so that kernels of Turing and Ampere are run instead: 15 GEMMs of 64 to 50304
+columns in both passes (H100, cuBLAS of CUDA 13; nine of ten lie between the ends)."""
+NEWER: Final = 9
+"""Major compute capability from which on that is so."""
+BEST: Final = 0.85
+"""Share of the ceiling that no GEMM exceeds by much."""
 _PADDED_TO = 64
 
 
@@ -44,27 +59,65 @@ class _Gemm:
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
-    """By recorded shapes, else by the names of kernels for badly aligned operands."""
+    """By the names of kernels for badly aligned operands, else by recorded shapes."""
     kernels = case.explanation.kernels
+    if capability(case) >= NEWER and is_torch(case):
+        return _by_name(kernels, taken, NEWER_BY_NAME)
     gemms = _gemms(kernels, case)
     if gemms:
         return _by_shape(kernels, gemms, taken)
-    named = kernels.gpu.ops.matches("name", _NAMED) & kernels.in_category("matmul")
-    rows = np.flatnonzero(named & kernels.steady & ~taken)
-    if not len(rows) or len(kernels.attribution.operators):
+    if len(kernels.attribution.operators):
+        return None
+    older = {(math, at): BY_NAME for math in MATH_NAMES for at in (1, 2)}
+    return _by_name(kernels, taken, older)
+
+
+def _by_name(
+    kernels: Kernels, taken: BoolArray, shares: Mapping[tuple[str, int], tuple[float, ...]]
+) -> Found | None:
+    names = kernels.gpu.ops.texts["name"]
+    aligned = np.array(
+        [int(found.group(1)) if (found := UNALIGNED.search(name)) else 0 for name in names] + [0]
+    )[kernels.gpu.ops["name"]]
+    share = np.zeros((3, len(aligned)))
+    for (math, at), ends in shares.items():
+        such = (aligned == at) & (kernels.math == MATH_NAMES.index(math))
+        share[:, such] = np.array(ends)[:, None]
+    mine = (share[1] > 0) & kernels.in_category("matmul") & kernels.steady & ~taken
+    rows = np.flatnonzero(mine)
+    if not len(rows):
         return None
     old = kernels.duration_ns[rows]
-    total = float(old.sum())
-    least, usual, most = BY_NAME
+    floor = np.minimum(_least_ns(kernels)[rows], old)
+    least, new, most = (np.maximum(old * each, floor) for each in share[:, rows])
     return Found(
-        repair=changed(rows, old, np.rint(old * usual), least * total, most * total),
+        repair=changed(rows, old, np.rint(new), float(least.sum()), float(most.sum())),
         message=(
             "GEMMs take {kernels_ns_per_step} in kernels for operands that are not aligned; with "
             "sizes padded to the grid of the tensor cores they take some {changed_ns_per_step}"
         ),
-        recommendations=[_PAD, "record the shapes, which tell the sizes"],
-        next_capture=captures.STACKS,
+        recommendations=[
+            _PAD,
+            *([] if _sizes_known(kernels) else ["record the shapes, which tell the sizes"]),
+        ],
+        next_capture=None if _sizes_known(kernels) else captures.STACKS,
     )
+
+
+def _sizes_known(kernels: Kernels) -> bool:
+    return "input_shapes" in kernels.attribution.operators
+
+
+def _least_ns(kernels: Kernels) -> FloatArray:
+    """The least that GEMMs of recorded shapes take, ns; 0 of others."""
+    if kernels.peaks is None:
+        return np.zeros(len(kernels.gpu.ops))
+    flop, moved = product_work(kernels)
+    peak = np.array([kernels.peaks.of(math) for math in MATH_NAMES] + [0.0])[kernels.math]
+    arithmetic = np.where(peak > 0, flop / np.maximum(peak, 1.0) / BEST, 0.0)
+    memory = moved / (kernels.attainable_bandwidth or np.inf)
+    found: FloatArray = np.maximum(arithmetic, memory) * 1e9
+    return found
 
 
 _PAD: Final = (
@@ -188,9 +241,12 @@ LEVER = Lever(
         "Sizes off the grid that cost nothing are not named."
     ),
     prediction=(
-        "the padded work at the share of the ceiling that GEMMs on the grid achieve in the same "
-        "capture (60 % where there is none); from what the best of them achieves to half of the "
-        "gain. Without shapes, half the time of cutlass's kernels for unaligned operands"
+        "of PyTorch on Hopper and newer devices, kernels for unaligned operands at the share of "
+        "their time that GEMMs of such a type and alignment took there on the grid (by name; "
+        "measured). Else the padded work at the share of the ceiling that GEMMs on the grid "
+        "achieve in the same capture (60 % where there is none); from what the best of them "
+        "achieves to half of the gain. Without shapes, half the time of cutlass's kernels for "
+        "unaligned operands"
     ),
     reference="NVIDIA: matrix multiplication background, requirements of tensor cores",
     find=find,

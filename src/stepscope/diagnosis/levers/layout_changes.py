@@ -4,38 +4,36 @@ from __future__ import annotations
 
 from typing import Final
 
-import numpy as np
-
 from stepscope.diagnosis.cause import Case
-from stepscope.diagnosis.lever import Found, Lever, changed
-from stepscope.kernels.kernels import LAYOUT_CHANGE
+from stepscope.diagnosis.lever import Found, Lever
+from stepscope.kernels.layouts import channels_last
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "layout_changes"
-_STAYS: Final = 0.3
-"""Share that may stay: the first convolution's input, and operators that have no other order."""
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Transposes between NCHW and NHWC that cuDNN or MIOpen puts around convolutions."""
     kernels = case.explanation.kernels
-    mine = kernels.gpu.ops.matches("name", LAYOUT_CHANGE) & kernels.gpu.is_compute
-    rows = np.flatnonzero(mine & kernels.steady & ~taken)
-    if not len(rows):
+    found = channels_last(kernels, kernels.gpu.is_compute & kernels.steady & ~taken)
+    if found is None:
         return None
-    old = kernels.duration_ns[rows]
     return Found(
-        repair=changed(rows, old, np.zeros(len(rows), np.int64), 0, _STAYS * float(old.sum())),
+        repair=found,
         message=(
-            "{kernels_per_step} kernels per step only reorder tensors between the layout of the "
-            "model (channels first) and that of the convolutions (channels last); they take "
-            "{kernels_ns_per_step}"
+            "{kernels_per_step} kernels per step reorder tensors between the layout of the model "
+            "(channels first) and that of the convolutions (channels last), or are slower or "
+            "quicker in the latter (normalisation, pooling); they take {kernels_ns_per_step}, and "
+            "with channels last some {changed_ns_per_step}"
         ),
         recommendations=[
             "model = model.to(memory_format=torch.channels_last), and the images: "
             "images.to(device, memory_format=torch.channels_last)",
             "with that, keep every operator between convolutions in it: no .view or .permute that "
-            "brings channels first back",
+            "brings channels first back, and batch rather than group normalisation, which has no "
+            "kernel for channels last",
+            "where the last convolution has few channels (an image, latents), compare both: it "
+            "may take several times as long with channels last",
         ],
     )
 
@@ -52,8 +50,12 @@ LEVER = Lever(
         "channels (nhwcAddPadding) stays with channels last as well."
     ),
     prediction=(
-        "the step without these kernels; the range's upper end keeps a third of them. That "
-        "normalisation and pooling gain as well with channels last is not counted"
+        "the step without the transposes, of which the range's upper end keeps a third, and group "
+        "normalisations keep theirs; batch normalisation, pooling, upsampling, depthwise "
+        "convolutions and gradients of biases at the part of their time that they were measured "
+        "to take with channels last. Whether the convolution that ends a network is as quick then "
+        "no capture tells: the upper end has it take ten times as long. The host goes on doing "
+        "what leads to a convolution"
     ),
     reference="PyTorch: channels last memory format; NVIDIA: tensor layouts in memory",
     find=find,

@@ -1,0 +1,178 @@
+"""What the kernels of a convolutional network take once its tensors have channels last.
+
+Transposes around convolutions go. Convolutions themselves hardly change (1.02 times their time),
+and elementwise operations do not; normalisation, pooling, upsampling and depthwise convolutions
+have other kernels for that order: quicker ones, or slower ones. Measured on an H100 (PyTorch 2.11,
+cuDNN 9; 8 sizes from 14 x 14 to 160 x 160 with 64 to 512 channels, in three types).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Final
+
+import numpy as np
+
+from stepscope.kernels.kernels import LAYOUT_CHANGE, PHASES, Kernels, Repair
+from stepscope.trace.frame import AnyArray, BoolArray
+
+STAYS: Final = (0.0, 0.0, 0.3)
+"""Part of the transposes that stays (the first convolution's input, operators that have no other
+order): least, usual, most, as in all that follows."""
+
+OPERATORS: Final = {
+    r"max_pool_forward_nchw": (1.1, 1.25, 1.7),
+    r"max_pool_backward_nchw": (0.5, 0.6, 0.9),
+    r"avg_pool2d_out_cuda_frame<": (1.7, 2.0, 2.05),
+    r"upsample_nearest2d_out_frame<": (1.8, 1.9, 1.95),
+    r"upsample_nearest2d_backward_out_frame<": (1.05, 1.6, 1.9),
+    r"upsample_bilinear2d_out_frame<": (0.2, 0.6, 1.0),
+    r"upsample_bilinear2d_backward_out_frame<": (0.55, 0.85, 0.9),
+    r"conv_depthwise2d_(?:forward|backward|grad_weight)_kernel": (0.17, 0.2, 0.32),
+    r"(?:conv2d|dgrad2d)_c1_k1_nchw": (0.45, 0.6, 1.0),
+    r"wgrad2d_shmem_tiling": (0.23, 0.4, 0.8),
+    # all of a channel lies in one block's registers
+    r"bn_(?:fw_tr|bw)_1C11_singleread": (0.9, 1.2, 1.5),
+}
+"""Kernels for channels first: what those for channels last take, as parts of their time."""
+
+_BIAS: Final = r"reduce_kernel<\(?(?:int\))?512, \(?(?:int\))?1,.*sum_functor"
+BIAS: Final = (1.3, 1.65, 2.1)
+"""The same of gradients of biases, sums over images and positions, in the backward pass."""
+
+_STATISTICS: Final = r"batch_norm_(?:collect_statistics|backward)_kernel<"
+_TRANSFORM: Final = r"batch_norm_transform_input_kernel<"
+IN_TRANSFORMS: Final = (3.2, 4.0, 5.0)
+"""Batch normalisation by PyTorch's own kernels takes so many times what the kernel takes that
+applies it with channels first, which alone of them uses the whole device then (both passes)."""
+FORWARD_IN_TRANSFORMS: Final = (1.7, 2.0, 2.5)
+"""The same of the forward pass alone."""
+
+_STREAMED: Final = r"bn_(?:fw_tr|bw)_1C11_kernel"
+_SINGLE: Final = r"1C11_kernel\w*<float"
+STREAMED: Final = (0.2, 0.3, 0.45)
+"""Batch normalisation of cuDNN that reads a channel in one block, by blocks for each SM: with
+fewer channels than SMs most of the device is idle, with channels last none is."""
+STREAMED_SINGLE: Final = (0.45, 0.6, 0.85)
+"""The same in single precision, of which a block reads twice the bytes in the same time."""
+
+_GROUPS: Final = r"GroupNormKernelImplInternal"
+
+LAST: Final = (1.0, 2.0, 11.0)
+"""The convolution that ends a network: it has few channels (an image, latents, a class each), for
+which cuDNN has hardly a kernel that reads channels last. Of 18 such convolutions half took no
+longer, transposes aside, and all of them twice as long on average; of four channels in half
+precision the gradient of the weights took ten times as long."""
+
+
+def channels_last(kernels: Kernels, mine: BoolArray) -> Repair | None:
+    """Kernels for channels first and transposes, and what they take with channels last.
+
+    None where no transposes surround convolutions. Of the transposes those that group
+    normalisation needs stay.
+
+    Args:
+        kernels: the device's kernels.
+        mine: operations that may be changed.
+    """
+    old = kernels.duration_ns.astype(np.float64)
+    ops = kernels.gpu.ops
+    transposes = mine & ops.matches("name", LAYOUT_CHANGE)
+    if not transposes.any():
+        return None
+    share = np.ones((3, len(ops)))
+    kept = min(1.0, _group_norms(kernels, mine))
+    share[:, transposes] = (kept + (1 - kept) * np.array(STAYS))[:, None]
+    for which, shares in _shares(kernels, mine & ~transposes):
+        share[:, which] = shares
+    rows = np.flatnonzero(transposes | (share != 1).any(axis=0))
+    old, share = old[rows], share[:, rows]
+    least, new, most = share * old
+    # what is uncertain of one kernel is so of all of its name, and of those of one convolution
+    code = np.where(_ends_with(kernels, mine)[rows], 0, ops["name"][rows] + 1)
+    apart = [
+        math.sqrt(float(np.sum(np.bincount(code, weights=ends - new) ** 2)))
+        for ends in (least, most)
+    ]
+    total = float(new.sum())
+    after = np.rint(new).astype(np.int64)
+    return Repair(
+        rows=rows,
+        old_ns=kernels.duration_ns[rows],
+        new_ns=after,
+        merged=after == 0,
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=round(max(total - apart[0], 0.0)),
+        high_ns=max(round(total + apart[1]), int(after.sum())),
+        leading=_leading(kernels, mine)[rows],
+    )
+
+
+def _leading(kernels: Kernels, mine: BoolArray) -> BoolArray:
+    """Transposes that come first in their convolution: what the host does before is its own."""
+    order = kernels.order[mine[kernels.order]]
+    transposes = kernels.gpu.ops.matches("name", LAYOUT_CHANGE)[order]
+    beside = transposes | kernels.in_category("convolution")[order]
+    found = np.zeros(len(mine), bool)
+    found[order] = transposes & ~np.append(False, beside[:-1])
+    return found
+
+
+def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray]]:
+    """Rows of kernels for channels first, and the shares of their time with channels last."""
+    ops = kernels.gpu.ops
+
+    def named(pattern: str) -> BoolArray:
+        found: BoolArray = mine & ops.matches("name", re.compile(pattern))
+        return found
+
+    found = [(named(pattern), np.array(ends)[:, None]) for pattern, ends in OPERATORS.items()]
+    backward = kernels.phase == PHASES.index("backward")
+    found.append((named(_BIAS) & backward, np.array(BIAS)[:, None]))
+    streamed, single = named(_STREAMED), named(_SINGLE)
+    filled = kernels.blocks / max(kernels.device[1], 1)
+    for which, ends in ((streamed & ~single, STREAMED), (streamed & single, STREAMED_SINGLE)):
+        known = which & (kernels.blocks > 0)
+        # with more channels than SMs all of these are busy with channels first as well
+        each = np.array(ends)[:, None] * np.minimum(filled[known], 1 / STREAMED_SINGLE[1])
+        found.append((known, each))
+    transforms, rest = named(_TRANSFORM), named(_STATISTICS)
+    if transforms.any() and rest.any():
+        own = transforms | rest
+        both = bool((own & backward).any())
+        passes = np.array(IN_TRANSFORMS if both else FORWARD_IN_TRANSFORMS)
+        whole, applied = (float(kernels.duration_ns[rows].sum()) for rows in (own, transforms))
+        found.append((own, np.minimum(passes * applied / whole, 1.0)[:, None]))
+    found.append((_ends_with(kernels, mine), np.array(LAST)[:, None]))
+    return found
+
+
+def _group_norms(kernels: Kernels, mine: BoolArray) -> float:
+    """Group normalisations for each convolution of the forward pass.
+
+    They have no kernel for channels last: their input is copied to channels first, and what they
+    give has to be copied back for the next convolution.
+    """
+    forward = mine & (kernels.phase != PHASES.index("backward"))
+    norms = forward & kernels.gpu.ops.matches("name", re.compile(_GROUPS))
+    convolutions = forward & kernels.in_category("convolution")
+    return int(norms.sum()) / max(int(convolutions.sum()), 1)
+
+
+def _ends_with(kernels: Kernels, mine: BoolArray) -> BoolArray:
+    """The convolution that ends the network, in both passes; none where something else does."""
+    found = np.zeros(len(mine), bool)
+    products = kernels.in_category("convolution", "matmul")
+    products &= ~kernels.gpu.ops.matches("name", re.compile("init_device_workspace"))
+    order = kernels.order[(mine & products)[kernels.order]]
+    if not len(order):
+        return found
+    backward = kernels.phase[order] == PHASES.index("backward")
+    convolution = kernels.in_category("convolution")[order]
+    begins = np.flatnonzero(backward[1:] & ~backward[:-1]) + 1  # of the backward pass of each step
+    begins = begins[convolution[begins - 1] & convolution[begins]]
+    gradients = np.minimum(begins + 1, len(order) - 1)
+    found[order[begins - 1]] = found[order[begins]] = True
+    found[order[gradients[convolution[gradients]]]] = True
+    return found
