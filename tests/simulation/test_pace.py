@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -14,7 +15,7 @@ from stepscope.simulation import batches, pace
 from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
 from stepscope.simulation.model import _range
-from stepscope.simulation.program import C
+from stepscope.simulation.program import LONG_AGO_NS, C, from_rest
 
 NO_GPU = cast("GpuTimeline", None)
 """The pace needs the program only."""
@@ -169,6 +170,17 @@ def test_a_few_steps_that_wait_leave_the_pace_of_the_others(
     (one,) = before = [Subject(0, NO_GPU, program(items, cause))]
     after = [one.becomes(blocks=np.zeros(len(items), bool))]
     assert pace.no_longer_woken(before, after) is woken
+
+
+def test_steps_to_come_do_not_begin_with_a_device_that_is_busy_with_what_nobody_saw() -> None:
+    """The host sets the pace by a little: the device is behind for a hundred passes."""
+    (late,) = subjects([mark(), Item(work=100, duration=99)], busy_ns=np.array([10_000]))
+    assert step_ns([late]) == 99
+    assert step_ns([replace(late, program=from_rest(late.program))]) == 100
+    # what was enqueued before is known to have kept it busy for so long
+    before = np.array([LONG_AGO_NS, 4_000])
+    known = late.becomes(before_end_ns=before, before_start_ns=before)
+    np.testing.assert_array_equal(from_rest(known.program).busy_ns, [4_000])
 
 
 def test_independent_uncertainties_add_by_their_squares() -> None:

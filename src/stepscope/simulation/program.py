@@ -133,16 +133,19 @@ class Program:
 
 
 def from_rest(program: Program) -> Program:
-    """The same program, begun by a device to which nothing was given before.
+    """The same program, begun by a device that is busy with what was given to it before only.
 
-    What was under way when a run was recorded is part of that run. A device that began late because
-    the host waited would be a backlog to a host that does not wait, and a host that is little
-    slower than its device would need more steps than are replayed to work that off.
+    A device that began late because the host waited would be a backlog to a host that does not
+    wait, and a host that is little slower than its device would need more steps than are replayed
+    to work that off. What was enqueued before the run and ended in it is known to be one.
     """
-    if not (len(program.busy_ns) or len(program.before_end_ns)):
+    if not len(program.busy_ns):
         return program
-    none = np.empty(0, np.int64)
-    return replace(program, busy_ns=none, before_start_ns=none, before_end_ns=none)
+    known = np.zeros(len(program.busy_ns), np.int64)
+    items = np.flatnonzero((program.stream >= 0) & (program.stream < len(known)))
+    if len(program.before_end_ns):
+        np.maximum.at(known, program.stream[items], program.before_end_ns[items])
+    return replace(program, busy_ns=np.minimum(program.busy_ns, known))
 
 
 def own_work(program: Program) -> IntArray:
