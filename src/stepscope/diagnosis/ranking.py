@@ -47,6 +47,12 @@ class Ranked:
         return self.detection.time_ns / self.case.step_ns
 
     @property
+    def own_share(self) -> float:
+        """The same part of the step that nobody records, where that is known."""
+        before = self.predicted.unrecorded[0] if self.predicted.unrecorded is not None else 0.0
+        return self.detection.time_ns / (before or self.case.step_ns)
+
+    @property
     def gain_ns(self) -> float:
         """Predicted gain, ns per step."""
         return self.case.step_ns - self.predicted.step_ns
@@ -133,7 +139,7 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
     return first + [
         item
         for item in found[1:]
-        if item.share >= _FOLD_BELOW_SHARE
+        if item.own_share >= _FOLD_BELOW_SHARE
         or item.detection.time_ns >= _FOLD_BELOW_FIRST * first[0].detection.time_ns
     ]
 
