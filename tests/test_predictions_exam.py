@@ -22,7 +22,7 @@ from stepscope.diagnosis.result import FurtherRepair
 
 EXAM = Path(__file__).parents[1] / "benchmarks" / "predictions"
 CAPTURES = EXAM / "captures"
-MOST_BYTES = 32_000_000
+MOST_BYTES = 40_000_000
 
 
 @pytest.fixture(scope="module")
