@@ -18,6 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "predictions"))
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from program import half
 from store import CAPTURES, unpack_capture
 from tests.support.captures import DATA, SHARED, unpack
 
@@ -151,9 +152,14 @@ def _unanswerable(scratch: Path) -> Iterator[Case]:
 
 
 def _exam(scratch: Path) -> Iterator[Case]:
-    """Pairs of the exam of predictions: a faulty and a repaired program, both measured untraced."""
+    """Pairs of the exam of predictions: a faulty and a repaired program, both measured untraced.
+
+    Of its development half: single results of the other are not looked at.
+    """
     for file in sorted(CAPTURES.glob("*.json")):
         truth = json.loads(file.read_text())
+        if half(truth["written_after"]) != "development":
+            continue
         source = "own" if "own" in truth["recorded"] else "kineto"
         before, after = (statistics.mean(truth[side]["mean_ms"]) for side in ("before", "after"))
         into = scratch / truth["name"]
