@@ -19,6 +19,7 @@ from stepscope.simulation.program import (
     GRAPH_NS,
     LAUNCH,
     MARK,
+    SLOW_GRAPH_NS,
     WAIT,
     C,
     Program,
@@ -446,15 +447,16 @@ def launches_free(subject: Subject, bound: Bound) -> Subject:
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(subject.is_op, 0, program.call_ns),
-        kernel_gap_ns=program.kernel_gap_ns if bound == "high" else gap_in_graph_ns(subject),
+        kernel_gap_ns=gap_in_graph_ns(subject, bound),
     )
 
 
-def gap_in_graph_ns(subject: Subject) -> IntArray:
+def gap_in_graph_ns(subject: Subject, bound: Bound) -> IntArray:
     """From the end of the predecessor on the stream to the start where both are in one graph."""
     ops = subject.gpu.ops
     clears = ops.equals("kind", "memset") & (ops["bytes"] <= GRAPH_MEMSET_BYTES)
-    quick = np.minimum(subject.program.kernel_gap_ns, GRAPH_NS)
+    turnaround = SLOW_GRAPH_NS if bound == "high" else GRAPH_NS
+    quick = np.minimum(subject.program.kernel_gap_ns, turnaround)
     found: IntArray = np.where(subject.of_ops(clears), GRAPH_MEMSET_NS, quick)
     return found
 

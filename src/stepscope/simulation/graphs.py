@@ -71,14 +71,13 @@ def model_alone(
     work[first, C["host_compute"]] += _cost_ns(
         (unrecorded or subject).program, within, int(first.sum()), bound, trains=bool(updates.any())
     )
-    graphed = within if bound != "high" else np.zeros_like(within)
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(within, 0, program.call_ns),
         recording_ns=np.where(within, 0, program.recording_ns),
         recording_untraced_ns=np.where(within, 0, program.recording_untraced_ns),
-        kernel_gap_ns=np.where(graphed, gap_in_graph_ns(subject), program.kernel_gap_ns),
-        delay_ns=np.where(graphed, 0, program.delay_ns),
+        kernel_gap_ns=np.where(within, gap_in_graph_ns(subject, bound), program.kernel_gap_ns),
+        delay_ns=np.where(within & (bound != "high"), 0, program.delay_ns),
     )
 
 
