@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,8 @@ from stepscope.simulation.changes import (
     gap_in_graph_ns,
     launching_ns,
 )
-from stepscope.simulation.graphs import model_alone, whole_step
+from stepscope.simulation.graphs import ONE_GRAPH, model_alone, whole_step
+from stepscope.simulation.pace import BETWEEN_RUNS
 from stepscope.simulation.program import (
     GRAPH_MEMSET_NS,
     GRAPH_NS,
@@ -117,3 +119,25 @@ def test_delays_of_launches_go_and_small_memsets_hold_a_graph_up(tmp_path: Path)
 def test_the_whole_step_gains_at_least_as_much(simulation: Simulation) -> None:
     whole, model = (simulation.predict([InGraphs(scope)]) for scope in ("step", "model"))
     assert whole.step_ns <= model.step_ns <= simulation.measured_step_ns
+
+
+def test_of_a_step_in_one_graph_the_device_is_known(tmp_path: Path) -> None:
+    """Ten launches a step, 50 us apart, of kernels of 5 us, recorded for little."""
+    b = Build()
+    for number in range(8):
+        begin = number * 500.0
+        b.range(begin, begin + 500, f"step {number}")
+        for k in range(10):
+            at = begin + 50 * k
+            b.kernel(at + 8, at + 13, call=(at, at + 6))
+    trace = b.trace(tmp_path)
+    (e,) = explain(trace.frame, trace.meta)
+    found = Simulation([(0, e)], {0: trace.frame}).predict([InGraphs("step")])
+    assert found.unrecorded is not None
+    assert found.unrecorded[1] == 10 * (5_000 + GRAPH_NS)
+    # before the repair the host may have been that much quicker or slower; nothing else is open
+    slow = (SLOW_GRAPH_NS - GRAPH_NS) / (5_000 + GRAPH_NS)
+    low = math.hypot(1 - 1 / (1 + BETWEEN_RUNS), ONE_GRAPH)
+    high = math.hypot(1 / (1 - BETWEEN_RUNS) - 1, ONE_GRAPH, slow)
+    assert found.low_ns == pytest.approx(found.step_ns * (1 - low), rel=0.01)
+    assert found.high_ns == pytest.approx(found.step_ns * (1 + high), rel=0.01)
