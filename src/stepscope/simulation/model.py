@@ -289,7 +289,14 @@ class Simulation:
             elif isinstance(change, edit.InGraphs) and change.scope == "model":
                 paced = self._recorded_or_not(subjects, self._tool(changes))
                 subjects = [
-                    graphs.model_alone(s, graphs.updates(e), bound, unrecorded)
+                    graphs.model_alone(
+                        s,
+                        graphs.updates(e),
+                        bound,
+                        unrecorded,
+                        graphs.gradients(e),
+                        in_place=graphs.writes_in_place(e),
+                    )
                     for s, unrecorded, (_, e) in zip(subjects, paced, self.devices, strict=True)
                 ]
                 count = len(subjects)
