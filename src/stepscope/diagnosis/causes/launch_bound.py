@@ -36,8 +36,8 @@ _WHOLE_INFERENCE = Further(
 )
 _IN_PLACE = (
     "; the step writes parts of tensors in place (index_copy_, index_put_), and compiled code may "
-    "copy these tensors as a whole: how large they are the capture does not tell, so that the range "
-    "reaches to the step of today; torch.cuda.graph around the step copies none of them"
+    "copy these tensors as a whole: how large they are the capture does not tell, so that the "
+    "range reaches to the step of today; torch.cuda.graph around the step copies none of them"
 )
 OTHER_WORK = 0.2
 """Of the time that is charged to late launches: a graph is credited with so much of other work."""
