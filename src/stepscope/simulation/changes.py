@@ -264,8 +264,9 @@ are passed to autograd as arguments, the loss is launched as before, and each pa
 is taken out of the graph and accumulated one by one; how many kernels a graph holds hardly matters.
 Least where graphs replace the model's call (``make_graphed_callables``: 15 and 0.39 by five
 programs of 25 to 237 gradients), most where a compiler checks its guards and looks for the graph
-(``reduce-overhead``: 30 and 0.46 by six). Expected is the middle of both; the eleven took 0.6 to
-1.9 times the low and 0.5 to 0.9 times the high end (H200, torch 2.11)."""
+(``reduce-overhead``: 30 and 0.46 by six). Expected is the middle of both; the eleven took 0.9 to
+2.5 times the low and 0.4 to 1.0 times the high end (H200, torch 2.11; gradients of three
+perceptrons and of one GPT are counted by their launches, 3 and 4 each)."""
 
 GRADIENT_LAUNCHES: Final = {"low": 20.0, "expected": 8.0, "high": 4.5}
 """Captured launches for each gradient, where the capture does not hold what autograd accumulates:
