@@ -26,6 +26,7 @@ from stepscope.kernels.attention import (
     UnfusedAttention,
 )
 from stepscope.kernels.convolutions import SHARE
+from stepscope.kernels.fusion import chains
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.merging import ISSUED, SPECIAL_SHARE, merged, whole_reductions, work_of
 from stepscope.kernels.precision import (
@@ -154,6 +155,35 @@ def test_what_enters_and_leaves_is_moved(
     # not less than the shortest kernel takes
     assert taken == pytest.approx(max(spent * passes / of, 100.0), rel=1e-3)
     assert count == launched
+
+
+def test_copies_inside_of_a_chain_go_with_it(tmp_path: Path) -> None:
+    """A copy amid four kernels and one behind them, which a GEMM reads."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(GEMM)
+        for part in (PAIR, PAIR):
+            for name, _ in part:
+                device.kernel(name)
+            host = device.at + 5
+            device.build.copy(host + 5, host + 25, call=(host, host + 2), kind="DtoD", src="device")
+            device.at = host + 25
+        device.kernel(GEMM)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    found = chains(kernels, np.zeros(len(kernels.gpu.ops), bool))
+    assert found is not None
+    assert found.chains == kernels.n_steady
+    repair = found.repair
+    copies = repair.rows[kernels.gpu.ops.equals("kind", "memcpy")[repair.rows]]
+    assert len(copies) == kernels.n_steady
+    # of 400 us in eight passes two remain, and nothing of the 20 us between them
+    assert repair.saved_ns == (400 - 100 + 20) * 1000 * kernels.n_steady
+    assert repair.merged.sum() == 4 * kernels.n_steady
+    assert (np.diff(repair.rows) > 0).all()
+    # the copy may be written by itself
+    assert repair.high_ns - repair.low_ns >= 20_000 * kernels.n_steady
 
 
 @pytest.mark.parametrize("reduction", [(SUM, 9), (COLUMNS, 1)])

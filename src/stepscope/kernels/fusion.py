@@ -19,7 +19,7 @@ from stepscope.kernels.kernels import (
     Repair,
     scaled,
 )
-from stepscope.kernels.runs import compiled, merged_repair
+from stepscope.kernels.runs import compiled, merged_repair, with_copies
 from stepscope.trace.frame import BoolArray, IntArray
 
 CHAIN = 4
@@ -90,7 +90,8 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     if not len(rows):
         return None
     run = with_inverse(run)[1]
-    return Chains(merged_repair(kernels, rows, run), int(run[-1]) + 1)
+    repair = with_copies(kernels, merged_repair(kernels, rows, run), rows, run)
+    return Chains(repair, int(run[-1]) + 1)
 
 
 def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:

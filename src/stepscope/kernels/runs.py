@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -75,6 +76,51 @@ def merged_repair(kernels: Kernels, rows: IntArray, run: IntArray) -> Repair:
         low_ns=found.low_ns,
         high_ns=found.high_ns,
         compiles=True,
+    )
+
+
+def with_copies(kernels: Kernels, repair: Repair, rows: IntArray, run: IntArray) -> Repair:
+    """The same without the copies on the device inside of runs, which are elementwise, too.
+
+    PyTorch copies contiguous tensors by a memcpy and others by a kernel, which merges as such:
+    ``clone``, and ``pow(x, 1)``, which the gradient of a square computes.
+
+    Args:
+        kernels: the device's kernels.
+        repair: of the runs.
+        rows: rows of ``GPU.ops`` of the runs in the order of enqueueing.
+        run: number of the run of each.
+    """
+    ops, order = kernels.gpu.ops, kernels.order
+    of_run = np.full(len(ops), -1, np.int64)
+    of_run[rows] = run
+    copies = ops.equals("copy_kind", "DtoD") & kernels.steady
+    others = order[~copies[order]]
+    place = np.empty(len(ops), np.int64)
+    place[order] = np.arange(len(order))
+    found = np.flatnonzero(copies)
+    next_ = np.searchsorted(place[others], place[found])
+    inner = (next_ > 0) & (next_ < len(others))
+    found, next_ = found[inner], next_[inner]
+    before, after = of_run[others[next_ - 1]], of_run[others[next_]]
+    thread = kernels.attribution.thread
+    alike = (before >= 0) & (before == after) & (thread[found] == thread[others[next_]])
+    found = found[alike]
+    if not len(found):
+        return repair
+    all_rows = np.append(repair.rows, found)
+    by_row = np.argsort(all_rows, kind="stable")
+    none = np.zeros(len(found), np.int64)
+    spent = kernels.duration_ns[found]
+    return replace(
+        repair,
+        rows=all_rows[by_row],
+        old_ns=np.append(repair.old_ns, spent)[by_row],
+        new_ns=np.append(repair.new_ns, none)[by_row],
+        merged=np.append(repair.merged, none == 0)[by_row],
+        idle_ns=np.append(repair.idle_ns, none)[by_row],
+        # they may be written by themselves
+        high_ns=repair.high_ns + int(spent.sum()),
     )
 
 

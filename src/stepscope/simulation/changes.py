@@ -19,6 +19,7 @@ from stepscope.simulation.program import (
     GRAPH_NS,
     LAUNCH,
     MARK,
+    SLOW_GRAPH_NS,
     WAIT,
     C,
     Program,
@@ -256,18 +257,24 @@ nothing, as views and their gradients, go with their dispatch, which pays for pa
 all of them: between nothing and 1.5 ms remain in programs that their hosts limit afterwards (a GPT,
 vision transformers, a ResNet, a U-Net; torch 2.11)."""
 
-COMPILED_MODEL: Final = {"low": (15, 0.10), "expected": (24, 0.13), "high": (35, 0.18)}
+COMPILED_MODEL: Final = {"low": (12, 0.25), "expected": (22, 0.42), "high": (35, 0.6)}
 """What graphs of the model cost the host in a step, in launches of the program as it is: so many,
-and so many for each that is captured. The model is called, arguments are wrapped for autograd, the
-loss is launched as before, and each parameter's gradient is handed over one by one. Least where
-graphs replace the model's call (``make_graphed_callables``: 28, 71 and 125 launches' worth for
-perceptrons of 88, 300 and 724 operations), most where a compiler checks its guards and looks for
-the graph (``reduce-overhead``: 42, 89 and 137 for these, 55 and 78 for a GPT and a vision
-transformer of 206 and 387; H200, torch 2.11)."""
+and so many for each gradient that the backward pass hands over. The model is called, its parameters
+are passed to autograd as arguments, the loss is launched as before, and each parameter's gradient
+is taken out of the graph and accumulated one by one; how many kernels a graph holds hardly matters.
+Least where graphs replace the model's call (``make_graphed_callables``: 15 and 0.39 by five
+programs of 25 to 237 gradients), most where a compiler checks its guards and looks for the graph
+(``reduce-overhead``: 30 and 0.46 by six). Expected is the middle of both; the eleven took 0.9 to
+2.5 times the low and 0.4 to 1.0 times the high end (H200, torch 2.11; gradients of three
+perceptrons and of one GPT are counted by their launches, 3 and 4 each)."""
 
-COMPILED_INFERENCE: Final = {"low": (5, 0.0), "expected": (40, 0.0), "high": (80, 0.0)}
-"""The same without a backward pass: 8 launches' worth for a GPT, 76 for a decoder whose cache is
-written in each step (``reduce-overhead``)."""
+GRADIENT_LAUNCHES: Final = {"low": 20.0, "expected": 8.0, "high": 4.5}
+"""Captured launches for each gradient, where the capture does not hold what autograd accumulates:
+the middle and four of five of 112 training programs whose capture does."""
+
+COMPILED_INFERENCE: Final = {"low": 3, "expected": 8, "high": 15}
+"""What calling a compiled model that infers costs the host, in launches. A GPT took 8 and a decoder
+7 of their own (``reduce-overhead``); the ends are those of ``COMPILED_CALL_NS``."""
 
 READ_LAUNCHES: Final = 4
 """Reading a value takes a reduction of one to three kernels (a norm, a mean and a cast) and the
@@ -446,15 +453,16 @@ def launches_free(subject: Subject, bound: Bound) -> Subject:
     return subject.becomes(
         work_ns=work,
         call_ns=np.where(subject.is_op, 0, program.call_ns),
-        kernel_gap_ns=program.kernel_gap_ns if bound == "high" else gap_in_graph_ns(subject),
+        kernel_gap_ns=gap_in_graph_ns(subject, bound),
     )
 
 
-def gap_in_graph_ns(subject: Subject) -> IntArray:
+def gap_in_graph_ns(subject: Subject, bound: Bound) -> IntArray:
     """From the end of the predecessor on the stream to the start where both are in one graph."""
     ops = subject.gpu.ops
     clears = ops.equals("kind", "memset") & (ops["bytes"] <= GRAPH_MEMSET_BYTES)
-    quick = np.minimum(subject.program.kernel_gap_ns, GRAPH_NS)
+    most = SLOW_GRAPH_NS if bound == "high" else GRAPH_NS
+    quick = np.minimum(subject.program.kernel_gap_ns, most)
     found: IntArray = np.where(subject.of_ops(clears), GRAPH_MEMSET_NS, quick)
     return found
 

@@ -15,7 +15,7 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.recurrence import long_run, uneven_copies_ns
-from stepscope.breakdown.repaired import uncertain_share
+from stepscope.breakdown.repaired import RUN_TO_RUN, uncertain_share
 from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
@@ -289,7 +289,14 @@ class Simulation:
             elif isinstance(change, edit.InGraphs) and change.scope == "model":
                 paced = self._recorded_or_not(subjects, self._tool(changes))
                 subjects = [
-                    graphs.model_alone(s, graphs.updates(e), bound, unrecorded)
+                    graphs.model_alone(
+                        s,
+                        graphs.updates(e),
+                        bound,
+                        unrecorded,
+                        graphs.gradients(e),
+                        in_place=graphs.writes_in_place(e),
+                    )
                     for s, unrecorded, (_, e) in zip(subjects, paced, self.devices, strict=True)
                 ]
                 count = len(subjects)
@@ -357,7 +364,8 @@ class Simulation:
 
         The range holds one uncertainty at a time to either side (of the change, of the host's pace,
         of the cost of recording), with the error of the replay, a part of the gain and the noise
-        between runs; they are independent, so their squares add.
+        between runs; they are independent, so their squares add. No part of the gain where all that
+        remains is the device's, kernel by kernel: a step in one graph, whatever the host's pace.
 
         Raises:
             UsageError: a change names a cause or pattern that cannot be.
@@ -373,13 +381,15 @@ class Simulation:
         (expected,) = _over([after], [before], most) if changes else (1.0,)
         gains = expected < 1 - LEAST_GAIN or bool(sets)
         deviating: list[float] = []
+        paced_after: list[float] = []
         if gains or _uncertain(changes, self.subjects):
             deviating += _over(
                 [self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2, most
             )
         if gains:
             paces = [self._edited(changes, changed, pace_of=b, tool=tool) for b in ENDS]
-            deviating += _over(paces, [before] * 2, most)
+            paced_after = _over(paces, [before] * 2, most)
+            deviating += paced_after
             if pace.no_longer_woken(self.subjects, after):
                 # the pace above is that of a host that is no longer woken, in the same run
                 other = [pace.in_another_run(after, b) for b in ENDS]
@@ -394,7 +404,12 @@ class Simulation:
         if not any(c.paces_input for c in sets) and self._paced_by_input(after):
             deviating.append(max(expected, 1.0))
         off = max(abs(self.replay_error), abs(self.settled_error))
-        error = uncertain_share(expected, off) if changes else off
+        if not changes:
+            error = off
+        elif gains and _in_one_graph(changes) and _unmoved(expected, paced_after):
+            error = math.hypot(graphs.ONE_GRAPH, off)
+        else:
+            error = uncertain_share(expected, off)
         low, high = _range(expected, deviating, expected * error)
         return Prediction(
             step_ns=round(measured * expected),
@@ -707,6 +722,16 @@ def _range(expected: float, others: Sequence[float], error: float) -> tuple[floa
         max(expected - math.sqrt(below + error**2), 0.5 * min([expected, *others])),
         expected + math.sqrt(above + error**2),
     )
+
+
+def _in_one_graph(changes: Sequence[Change]) -> bool:
+    """Whether all that changes is that each step is one CUDA graph."""
+    return all(isinstance(c, edit.InGraphs) and c.scope == "step" for c in changes)
+
+
+def _unmoved(expected: float, others: Sequence[float]) -> bool:
+    """Whether a step is as long at other paces of the host, but for the noise between runs."""
+    return all(abs(other - expected) <= RUN_TO_RUN * expected for other in others)
 
 
 def slowest_ns(replays: Sequence[Steps]) -> float:

@@ -167,6 +167,9 @@ launched by itself. Of nine whole steps that were captured as graphs of 65 to 62
 operation took 0.07 to 0.15 us more than alone (H200); replayed, one kernel follows 0.10 us after
 the other (median of ten graphs; 0.42 us in two of half precision with attention of cuDNN)."""
 
+SLOW_GRAPH_NS: Final = 420
+"""The same of the slowest of these graphs."""
+
 GRAPH_MEMSET_NS: Final = 1_400
 """The same of a small memset among kernels: 1.3 us a memset in a graph of 909 operations, 1.35 and
 1.9 in two others, of up to 16 KiB."""

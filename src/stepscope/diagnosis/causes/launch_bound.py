@@ -20,7 +20,7 @@ from stepscope.diagnosis.profiler_overhead_figures import (
 from stepscope.diagnosis.thread_states import beside_other_threads, with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.simulation import InGraphs
-from stepscope.simulation.graphs import updates
+from stepscope.simulation.graphs import updates, writes_in_place
 
 _ID = "launch_bound"
 _STEP = "; the prediction is for each step as one CUDA graph"
@@ -33,6 +33,11 @@ _WHOLE_INFERENCE = Further(
     InGraphs("step"),
     "the whole step as one CUDA graph",
     "CUDA graphs of a compiled model that Python calls in each step",
+)
+_IN_PLACE = (
+    "; the step writes parts of tensors in place (index_copy_, index_put_), and compiled code may "
+    "copy these tensors as a whole: how large they are the capture does not tell, so that the "
+    "range reaches to the step of today; torch.cuda.graph around the step copies none of them"
 )
 OTHER_WORK = 0.2
 """Of the time that is charged to late launches: a graph is credited with so much of other work."""
@@ -90,6 +95,9 @@ def detect(case: Case) -> Detection | None:
     # XLA compiles whatever is jitted with it, and CUDA of one's own captures what it launches
     alone = is_jax(explanation.gpu) or is_own_program(case)
     updated = not explanation.workload.infers and bool(updates(explanation).any())
+    scope = _STEP if alone else ""
+    if not alone and writes_in_place(explanation):
+        scope = _IN_PLACE
     found = Detection(
         time_ns=time,
         direct_ns=time - overhead,
@@ -100,7 +108,7 @@ def detect(case: Case) -> Detection | None:
         max_gain_ns=time + case.idle_ns("small_kernels") + _other_work_ns(case, time),
         change=InGraphs("step" if alone else "model"),
         further=None if alone else _WHOLE if updated else _WHOLE_INFERENCE,
-        message=message + (_STEP if alone else "") + tool_text(case, time),
+        message=message + scope + tool_text(case, time),
         texts=where.texts(),
         recommendations=[
             "launch the model as CUDA graphs: torch.compile(model, mode='reduce-overhead'), or "
@@ -142,9 +150,9 @@ CAUSE = Cause(
     prediction=(
         "forward and backward pass as CUDA graphs: their kernels in their order, 0.1 us more than "
         "each took alone, without what launching them costs the host; the update, waits, input and "
-        "the way into the model stay, and the graphs cost the host what 24 launches and an eighth "
-        "of those that are captured do. The step as one graph, update included, is predicted "
-        "beside it: without what the host does from one captured launch to the next"
+        "the way into the model stay, and the graphs cost the host what 22 launches and 0.4 for "
+        "each parameter do, 8 without a backward pass. The step as one graph, update included, is "
+        "predicted beside it: without what the host does from one captured launch to the next"
     ),
     reference="NVIDIA CUDA best practices, CUDA graphs; PyTorch: accelerating with CUDA graphs",
     min_share=0.08,

@@ -90,10 +90,7 @@ def graphed(subject: Subject, bound: Bound) -> Subject:
         work[inside, C[cause]] = 0
     if bound == "low":
         work[inside, C["host_compute"]] = 0
-    quick = gap_in_graph_ns(subject)
-    gap = (
-        program.kernel_gap_ns if bound == "high" else np.where(inside, quick, program.kernel_gap_ns)
-    )
+    gap = np.where(inside, gap_in_graph_ns(subject, bound), program.kernel_gap_ns)
     changed = replace(
         program,
         work_ns=work,

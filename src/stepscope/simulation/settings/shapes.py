@@ -19,7 +19,7 @@ from stepscope.trace.frame import BoolArray, IntArray
 
 Shape = tuple[int, ...]
 
-_ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
+ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 _PRODUCT: Final = re.compile(r"::(mm|addmm|linear|bmm|baddbmm)$")
 
 
@@ -90,7 +90,7 @@ def gradients(kernels: Kernels) -> Gradients:
     table = kernels.attribution.operators
     rows = np.empty(0, np.int64)
     if len(table) and "input_shapes" in table:
-        rows = np.flatnonzero(table.equals("name", _ACCUMULATE) & (table["input_shapes"] >= 0))
+        rows = np.flatnonzero(table.equals("name", ACCUMULATE) & (table["input_shapes"] >= 0))
     at, sizes, shapes = [], [], []
     for row in rows.tolist():
         found = shapes_of(table.text("input_shapes", row))
