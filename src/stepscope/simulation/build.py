@@ -12,12 +12,11 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
-from stepscope.activity.host import HostTimeline, blocking_calls, host_timeline, inside
+from stepscope.activity.host import HostTimeline, blocking_calls, inside
 from stepscope.breakdown.explain import Explanation
-from stepscope.gaps.emptying import with_collections
 from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
 from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead, call_cost_ns
-from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
+from stepscope.gaps.untraced_cpu import classified_timeline, explain_untraced_cpu, input_time
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values
@@ -541,11 +540,10 @@ def _host_work(
 
 def _timeline(e: Explanation, read: Reader, run: Run) -> HostTimeline:
     """What the host did in a run of steps."""
-    step = (run.end_ns - run.begin_ns) // run.steps
-    timeline = host_timeline(e.gpu, run.begin_ns, run.end_ns, step, input_time(e.gpu, read))
+    step_ns = (run.end_ns - run.begin_ns) // run.steps
     begins = e.steps.begin_ns[run.first : run.last + 1]
-    timeline = with_collections(timeline, e.gpu, e.loop.step_label)
-    return without_noise(timeline, e.gpu, begins, e.loop)
+    window = run.begin_ns, run.end_ns
+    return classified_timeline(e.gpu, window, step_ns, input_time(e.gpu, read), begins, e.loop)
 
 
 def not_launching(e: Explanation, read: Reader, run: Run) -> Intervals:
