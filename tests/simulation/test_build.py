@@ -27,7 +27,7 @@ from stepscope.simulation import (
     ScaleOps,
     Simulation,
 )
-from stepscope.simulation.changes import COMPILED_CALL_NS, COMPILED_WHOLE_NS
+from stepscope.simulation.changed_operations import COMPILED_CALL_NS, COMPILED_WHOLE_NS
 from stepscope.simulation.engine import replay
 from stepscope.simulation.pace import LOADED
 from stepscope.simulation.ranks import unhindered

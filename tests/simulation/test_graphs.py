@@ -13,22 +13,11 @@ from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.api import Job
 from stepscope.breakdown.explain import explain
 from stepscope.simulation import InGraphs, Simulation
-from stepscope.simulation.changes import (
-    COMPILED_INFERENCE,
-    COMPILED_MODEL,
-    gap_in_graph_ns,
-    launching_ns,
-)
-from stepscope.simulation.graphs import model_alone, whole_step
-from stepscope.simulation.program import (
-    GRAPH_MEMSET_NS,
-    GRAPH_NS,
-    LAUNCH,
-    MARK,
-    C,
-    own_work,
-)
+from stepscope.simulation.graphs import COMPILED_INFERENCE, COMPILED_MODEL, model_alone, whole_step
+from stepscope.simulation.program import GRAPH_MEMSET_NS, GRAPH_NS, LAUNCH, MARK, C, own_work
 from stepscope.simulation.settings.graphs import capturable
+from stepscope.simulation.subject import launching_ns
+from stepscope.simulation.without_causes import gap_in_graph_ns
 
 
 @pytest.fixture(scope="module")

@@ -22,13 +22,16 @@ from stepscope.native.library import cores
 from stepscope.simulation import batches, graphs, overlap, pace, ranks
 from stepscope.simulation import changes as edit
 from stepscope.simulation.build import Run, build, not_launching, run_of
-from stepscope.simulation.changes import Bound, Change, Subject
+from stepscope.simulation.changed_operations import call_compiled, change_ops, scale_kernels
+from stepscope.simulation.changes import Bound, Change
 from stepscope.simulation.engine import compiled, replay, steps_of
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay, Steps, from_rest
 from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.recording import measured_factor, of_calls, profiled_factor
 from stepscope.simulation.settings.base import Edit, Facts
+from stepscope.simulation.subject import Subject, without_inferred
+from stepscope.simulation.without_causes import free, launches_free, without_recording
 from stepscope.trace.errors import UsageError
 from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
@@ -280,7 +283,7 @@ class Simulation:
             elif isinstance(change, edit.Free) and change.cause == "profiler_overhead":
                 factor = self.recording_factor[bound]
                 subjects = [
-                    edit.without_recording(s, factor)
+                    without_recording(s, factor)
                     if change.ranks is None or s.rank in change.ranks
                     else s
                     for s in subjects
@@ -543,7 +546,7 @@ class Simulation:
         if bound != "high" and spared:
             subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
-            subjects = [edit.without_inferred(s) for s in subjects]
+            subjects = [without_inferred(s) for s in subjects]
         woken = pace.no_longer_woken(self.subjects, subjects)
         unrecorded = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(unrecorded, pace_of, woken=woken, shown=subjects)
@@ -745,22 +748,22 @@ def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[lis
 def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
     match change:
         case edit.Free(cause, ranks) if ranks is None or subject.rank in ranks:
-            after, count = edit.free(subject, cause, bound), 1
+            after, count = free(subject, cause, bound), 1
         case edit.LaunchesFree():
-            after, count = edit.launches_free(subject, bound), 1
+            after, count = launches_free(subject, bound), 1
         case edit.InGraphs("step"):
             after, count = graphs.whole_step(subject, bound), 1
         case edit.OverlapCommunication():
             after = overlap.overlap_communication(subject, change, bound)
             count = int(subject.program.communication.sum())
         case edit.ScaleKernels():
-            after, count = edit.scale_kernels(subject, change)
+            after, count = scale_kernels(subject, change)
         case edit.LoadedBeside(more):
             after, count = pace.loaded_beside(subject, more, bound), 1
         case edit.CallCompiled():
-            after, count = edit.call_compiled(subject, change, bound)
+            after, count = call_compiled(subject, change, bound)
         case edit.ScaleOps() | edit.RemoveOps() | edit.FuseOps():
-            after, count = edit.change_ops(subject, change)
+            after, count = change_ops(subject, change)
         case _:
             after, count = subject, 0
     return after, count

@@ -20,9 +20,10 @@ from stepscope.gaps.profiler_overhead import DEVIATIONS, UNIT_COSTS, recorded_ev
 from stepscope.intervals.algebra import Intervals
 from stepscope.simulation import pace
 from stepscope.simulation.build import Run
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.engine import steps_of
 from stepscope.simulation.program import C
+from stepscope.simulation.subject import Subject
 
 CALLED: Final[dict[str, dict[Bound, float]]] = {
     "stepscope": {"low": 3.0, "expected": 1.5, "high": 0.5},
