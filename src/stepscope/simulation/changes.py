@@ -1,4 +1,4 @@
-"""Changes to a program that the simulator can replay, and the programs as they would be then."""
+"""The changes to a program that the simulator can replay; other modules make them."""
 
 from __future__ import annotations
 

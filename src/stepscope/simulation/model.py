@@ -21,14 +21,16 @@ from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
 from stepscope.native.library import cores
 from stepscope.simulation import batches, graphs, overlap, pace, ranks
 from stepscope.simulation import changes as edit
-from stepscope.simulation.build import Run, build, not_launching, run_of
+from stepscope.simulation.build import build
 from stepscope.simulation.changed_operations import call_compiled, change_ops, scale_kernels
 from stepscope.simulation.changes import Bound, Change
 from stepscope.simulation.engine import compiled, replay, steps_of
+from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay, Steps, from_rest
 from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.recording import measured_factor, of_calls, profiled_factor
+from stepscope.simulation.run import Run, run_of
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.simulation.subject import Subject, without_inferred
 from stepscope.simulation.without_causes import free, launches_free, without_recording

@@ -19,10 +19,10 @@ from stepscope.activity.host import inside
 from stepscope.gaps.profiler_overhead import DEVIATIONS, UNIT_COSTS, recorded_events
 from stepscope.intervals.algebra import Intervals
 from stepscope.simulation import pace
-from stepscope.simulation.build import Run
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.engine import steps_of
 from stepscope.simulation.program import C
+from stepscope.simulation.run import Run
 from stepscope.simulation.subject import Subject
 
 CALLED: Final[dict[str, dict[Bound, float]]] = {
@@ -57,7 +57,7 @@ def profiled_factor(
         subjects: the unchanged programs, one a device.
         runs: the replayed steps of each.
         readers: gives tables of each.
-        apart: when the host of each did something else (``build.not_launching``).
+        apart: when the host of each did something else (``host_work.not_launching``).
     """
     cost = estimate = 0.0
     for subject, run, read, beside in zip(subjects, runs, readers, apart, strict=True):
