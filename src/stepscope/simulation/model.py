@@ -24,7 +24,7 @@ from stepscope.simulation.engine import replay, steps_of
 from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay, Steps, from_rest
-from stepscope.simulation.ranks import Matched, RankCollectives
+from stepscope.simulation.ranks import Matched
 from stepscope.simulation.recording import measured_factor, measured_part, of_calls, profiled_factor
 from stepscope.simulation.run import Run, common_runs
 from stepscope.simulation.settings.base import Edit, Facts
@@ -89,10 +89,15 @@ class Simulation:
             raise UsageError("there is no device to simulate; name a capture with GPU work")
         self.devices = list(devices)
         self._read_of = read_of.__getitem__ if isinstance(read_of, Mapping) else read_of
-        self._collectives = {
+        known = {
             (one.rank, one.process_id, one.device): one
             for one in (collectives.ranks if collectives is not None else ())
         }
+        self._matched = [
+            known.get((rank, e.gpu.process_id, e.gpu.device)) for rank, e in self.devices
+        ]
+        self._before: dict[tuple[Bound | None, Bound], float] = {}
+        self._predictions: dict[tuple[Change, ...], Prediction] = {}
 
     @property
     def measured_step_ns(self) -> int:
@@ -105,18 +110,6 @@ class Simulation:
         return common_runs([e for _, e in self.devices], self._matched)
 
     @cached_property
-    def _before(self) -> dict[tuple[Bound | None, Bound], float]:
-        return {}
-
-    @cached_property
-    def _matched(self) -> list[RankCollectives | None]:
-        """The matched collectives of each device."""
-        return [
-            self._collectives.get((rank, e.gpu.process_id, e.gpu.device))
-            for rank, e in self.devices
-        ]
-
-    @cached_property
     def subjects(self) -> list[Subject]:
         """The unchanged programs, one a device, of steps that follow one another for ever."""
         return [replace(s, program=from_rest(s.program)) for s in self._as_recorded]
@@ -124,13 +117,13 @@ class Simulation:
     @cached_property
     def _as_recorded(self) -> list[Subject]:
         """The same in the state in which the recorded steps began."""
-        found, matched = [], self._matched
-        for (rank, e), run, one in zip(self.devices, self.runs, matched, strict=True):
+        found = []
+        for (rank, e), run, one in zip(self.devices, self.runs, self._matched, strict=True):
             rows, instances = (None, None) if one is None else (one.op, one.instance)
             program = build(e, self._read_of(rank), run, rows, instances)
             found.append(Subject(rank, e.gpu, program))
-        found = meet(found, matched)
-        started = begins(found, matched, self.runs) or [0] * len(found)
+        found = meet(found, self._matched)
+        started = begins(found, self._matched, self.runs) or [0] * len(found)
         return [s.becomes(begin_ns=at) for s, at in zip(found, started, strict=True)]
 
     @cached_property
@@ -183,7 +176,7 @@ class Simulation:
     @cached_property
     def _settled_ns(self) -> float:
         """The unchanged step where steps follow one another for ever, ns."""
-        return slowest_ns(steps_of([[s.program for s in self.subjects]])[0])
+        return _step_ns(self.subjects)
 
     @property
     def replayed_step_ns(self) -> int:
@@ -280,10 +273,6 @@ class Simulation:
         (expected,) = _over([self.edited(changes, tool=tool)], [before], _most(sets))
         return round(self.measured_step_ns * expected)
 
-    @cached_property
-    def _predictions(self) -> dict[tuple[Change, ...], Prediction]:
-        return {}
-
     def _predicted(self, changes: Sequence[Change]) -> Prediction:
         """The step after all these changes together.
 
@@ -367,8 +356,7 @@ class Simulation:
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
             now, then = steps_of([[s.program for s in subjects] for subjects in jobs])
-            ratio = max(r.step_ns for r in then) / max(*(r.step_ns for r in now), 1.0)
-            found.append(min(ratio, most))
+            found.append(min(slowest_ns(then) / max(slowest_ns(now), 1.0), most))
         return found
 
     def _recorded_or_not(self, subjects: list[Subject], tool: Bound | None) -> list[Subject]:
@@ -398,8 +386,7 @@ class Simulation:
         if not pace.is_recorded(self.subjects):
             return 0.0
         subjects = self._recorded_or_not(self.subjects, "expected")
-        (replayed,) = steps_of([[s.program for s in subjects]])
-        return max(self._settled_ns - slowest_ns(replayed), 0.0)
+        return max(self._settled_ns - _step_ns(subjects), 0.0)
 
     @cached_property
     def paced_by_workers(self) -> bool:
@@ -431,9 +418,7 @@ class Simulation:
         """The step of some programs at a pace of the host, recorded or not, ns."""
         unrecorded = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(unrecorded, pace_of, shown=subjects)
-        subjects = self._as_batches_come(subjects)
-        replayed = steps_of([[s.program for s in subjects]])[0]
-        return max(r.step_ns for r in replayed)
+        return _step_ns(self._as_batches_come(subjects))
 
     def replay(self, changes: Sequence[Change]) -> list[Replay]:
         """Replay with the changes, as it would be captured; one result a device."""
@@ -579,7 +564,7 @@ def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float
     """The steps of some jobs, replayed side by side, over those before; no more than a bound."""
     replayed = steps_of([[s.program for s in subjects] for subjects in jobs])
     pairs = zip(replayed, before_ns, strict=True)
-    return [min(max(r.step_ns for r in ranks) / before, most) for ranks, before in pairs]
+    return [min(slowest_ns(ranks) / before, most) for ranks, before in pairs]
 
 
 def _range(expected: float, others: Sequence[float], error: float) -> tuple[float, float]:
@@ -593,6 +578,12 @@ def _range(expected: float, others: Sequence[float], error: float) -> tuple[floa
         max(expected - math.sqrt(below + error**2), 0.5 * min([expected, *others])),
         expected + math.sqrt(above + error**2),
     )
+
+
+def _step_ns(subjects: Sequence[Subject]) -> float:
+    """The step of some programs that follow one another for ever, ns."""
+    (replayed,) = steps_of([[s.program for s in subjects]])
+    return slowest_ns(replayed)
 
 
 def slowest_ns(replays: Sequence[Steps]) -> float:

@@ -1,4 +1,4 @@
-"""The steps of a rank that are replayed, and when its host begins and ends them."""
+"""The steps of a job that are replayed, and when each host begins and ends them."""
 
 from __future__ import annotations
 
