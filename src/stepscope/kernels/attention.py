@@ -122,14 +122,12 @@ class UnfusedAttention:
     Attributes:
         repair: its kernels, and fused attention instead.
         softmaxes: number of softmax kernels in it, forward and backward.
-        gemms_ns: time of its GEMMs.
         rest_ns: time of everything between them.
         by_shape: whether the fused kernel's time comes from the GEMMs' shapes.
     """
 
     repair: Repair
     softmaxes: int
-    gemms_ns: int
     rest_ns: int
     by_shape: bool
 
@@ -219,7 +217,6 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
             high_ns=max(int(high), total),
         ),
         softmaxes=softmaxes,
-        gemms_ns=gemms,
         rest_ns=int(duration[rows[~gemm]].sum()),
         by_shape=by_shape is not None,
     )
