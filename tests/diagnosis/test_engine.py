@@ -11,10 +11,11 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.api import Job
+from stepscope.diagnosis import ranking
 from stepscope.diagnosis.cause import Case, Detection, causes
 from stepscope.diagnosis.engine import HEALTHY
 from stepscope.diagnosis.predictions import Predicted
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, order
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, order, ranked
 from stepscope.diagnosis.result import Diagnosis, Evidence
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
@@ -133,6 +134,53 @@ def test_what_gains_next_to_nothing_is_not_told_before_the_profiler(
 ) -> None:
     items = [ranked_item("host_sync", gain), ranked_item("profiler_overhead", 50.0)]
     assert max(items, key=order).cause.id == first
+
+
+def folding(
+    monkeypatch: pytest.MonkeyPatch, times: dict[str, float], unrecorded_ns: float | None
+) -> tuple[list[str], list[float]]:
+    """What stays of causes that take so much of a step of 100 ns, and their parts of the step.
+
+    Each repair gains the time of its cause; without recording the step takes ``unrecorded_ns``.
+    """
+    case = cast("Case", SimpleNamespace(step_ns=100.0, rank=0))
+    seen = {
+        cause: [(case, Detection(time, time, message="", recommendations=[]))]
+        for cause, time in times.items()
+    }
+    monkeypatch.setattr(ranking, "_detections", lambda cases: seen)
+
+    def predict(case: Case, cause: str, detection: Detection) -> Predicted:
+        left = 100.0 - detection.time_ns
+        own = None if unrecorded_ns is None else (unrecorded_ns, unrecorded_ns - detection.time_ns)
+        return Predicted(left, left, left, unrecorded=own)
+
+    found = ranked([case], predict)
+    return [item.cause.id for item in found], [item.own_share for item in found]
+
+
+def test_a_finding_is_folded_by_its_part_of_the_step_that_nobody_records(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # beside 50 ns, what takes less than a fifth of them stays from 8 % of the step on
+    times = {"host_sync": 50.0, "blocking_copy": 6.0}
+    assert folding(monkeypatch, times, None) == (["host_sync"], [0.5])  # 6 of 100
+    assert folding(monkeypatch, times, 80.0) == (["host_sync"], [50 / 80])  # 7.5 %
+    both = ["host_sync", "blocking_copy"]
+    assert folding(monkeypatch, times, 75.0) == (both, [50 / 75, 0.08])
+    assert folding(monkeypatch, times, 60.0) == (both, [50 / 60, 0.1])
+
+
+def test_a_finding_is_folded_by_its_part_of_the_first_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # 7 of 100 ns are less than 8 % of the step: they stay beside 35 ns, and not beside 36
+    for first, stays in ((35.0, ["host_sync", "blocking_copy"]), (36.0, ["host_sync"])):
+        assert folding(monkeypatch, {"host_sync": first, "blocking_copy": 7.0}, None)[0] == stays
+
+
+def test_an_unrecorded_step_of_no_length_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert folding(monkeypatch, {"host_sync": 50.0}, 0.0) == (["host_sync"], [0.5])
 
 
 def test_idle_time_beside_more_communication_is_not_what_data_lacks_for(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.support.build import Build
 from stepscope.api import Job
 from stepscope.diagnosis.result import Finding
 from stepscope.diagnosis.sentence import unsupported
-from stepscope.simulation.changes import COMPILED_MODEL, GRADIENT_LAUNCHES
+from stepscope.simulation.graphs import COMPILED_MODEL, GRADIENT_LAUNCHES
 
 STEPS = 8
 EVERY = 50.0  # us from launch to launch

@@ -68,7 +68,7 @@ def times(idle: dict[str, float], **shares: float | tuple[float, ...]) -> Times:
 def job(missing: list[int], members: int = 3) -> Matched:
     """Operations of three ranks, of which some others may be missing."""
     one = np.array([0])
-    instances = Instances(one, one, one, one, one + members, one + 4, one, one, one, one, one)
+    instances = Instances(one, one, one, one, one + members, one + 4, one, one, one)
     return Matched([], instances, [], missing, 0, [])
 
 

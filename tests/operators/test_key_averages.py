@@ -18,7 +18,8 @@ from tests.cli.command import Stepscope, is_one_line
 from tests.support.build import AUTOGRAD, Build
 from tests.support.captures import DATA, unpack
 
-from stepscope.operators.averages import Source, operator_averages
+from stepscope.operators.averages import operator_averages
+from stepscope.operators.scope import Source
 from stepscope.trace.errors import UsageError
 
 TABLES = DATA.parent / "key_averages"

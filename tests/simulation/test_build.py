@@ -27,7 +27,7 @@ from stepscope.simulation import (
     ScaleOps,
     Simulation,
 )
-from stepscope.simulation.changes import COMPILED_CALL_NS, COMPILED_WHOLE_NS
+from stepscope.simulation.changed_operations import COMPILED_CALL_NS, COMPILED_WHOLE_NS
 from stepscope.simulation.engine import replay
 from stepscope.simulation.pace import LOADED
 from stepscope.simulation.ranks import unhindered
@@ -504,7 +504,7 @@ def test_only_the_nearest_steps_of_a_long_capture_are_replayed(
             b.kernel(at + 8, at + 28, call=(at, at + 5))
 
     trace = steps(Build(), 500, step).trace(tmp_path)
-    monkeypatch.setattr("stepscope.simulation.model.LARGEST_RUN", 14)
+    monkeypatch.setattr("stepscope.simulation.run.LARGEST_RUN", 14)
     s = simulation(trace)
     (run,) = s.runs
     assert run.steps == 3

@@ -14,14 +14,14 @@ from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.api import Job
 from stepscope.breakdown.explain import explain
 from stepscope.simulation import InGraphs, Simulation
-from stepscope.simulation.changes import (
+from stepscope.simulation.graphs import (
     COMPILED_INFERENCE,
     COMPILED_MODEL,
     GRADIENT_LAUNCHES,
-    gap_in_graph_ns,
-    launching_ns,
+    ONE_GRAPH,
+    model_alone,
+    whole_step,
 )
-from stepscope.simulation.graphs import ONE_GRAPH, model_alone, whole_step
 from stepscope.simulation.pace import BETWEEN_RUNS
 from stepscope.simulation.program import (
     GRAPH_MEMSET_NS,
@@ -33,6 +33,8 @@ from stepscope.simulation.program import (
     own_work,
 )
 from stepscope.simulation.settings.graphs import capturable
+from stepscope.simulation.subject import launching_ns
+from stepscope.simulation.without_causes import gap_in_graph_ns
 
 
 @pytest.fixture(scope="module")

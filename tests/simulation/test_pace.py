@@ -12,10 +12,10 @@ from tests.support.programs import Item, mark, program, wait
 
 from stepscope.activity.device import GpuTimeline
 from stepscope.simulation import batches, pace
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
 from stepscope.simulation.model import _range
 from stepscope.simulation.program import LONG_AGO_NS, C, from_rest
+from stepscope.simulation.subject import Subject
 
 NO_GPU = cast("GpuTimeline", None)
 """The pace needs the program only."""

@@ -9,10 +9,10 @@ from tests.support.programs import Item, mark, program, programs, wait
 
 from stepscope.activity.device import GPU_COLUMNS, GpuTimeline, HostSide
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
 from stepscope.simulation.path import KINDS, Walker
 from stepscope.simulation.program import Program
+from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import Frame
 
 

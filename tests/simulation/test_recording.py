@@ -11,8 +11,8 @@ from stepscope.api import Job
 from stepscope.gaps.profiler_overhead import recorded_events
 from stepscope.intervals.algebra import EMPTY
 from stepscope.simulation import Free, LaunchesFree, pace
-from stepscope.simulation.build import not_launching
 from stepscope.simulation.engine import replay
+from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.program import C
 from stepscope.simulation.recording import factor_of, profiled_factor
 

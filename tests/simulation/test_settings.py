@@ -17,7 +17,6 @@ from tests.support.programs import Item, mark, naive_bounds, program, programs, 
 
 from stepscope.api import Job
 from stepscope.api.explained import changes_of
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import replay
 from stepscope.simulation.program import Program
 from stepscope.simulation.settings.accumulate import repeated
@@ -28,6 +27,7 @@ from stepscope.simulation.settings.links import Link, by_datasheet, fit
 from stepscope.simulation.settings.micro_batches import Stage, schedule
 from stepscope.simulation.settings.reduction import Bucket, Ready, buckets, regrouped
 from stepscope.simulation.settings.workers import fed
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 
 PAIRS = Path(__file__).parents[1] / "data" / "levers"

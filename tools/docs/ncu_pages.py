@@ -9,7 +9,7 @@ from stepscope.ncu import decide, explain, memory, report_diff, result, roofline
 from stepscope.ncu.limiters import LIMITERS
 from stepscope.ncu.metrics import METRICS, SECTIONS
 from stepscope.ncu.stalls import STALLS
-from stepscope.operators import averages, compiled, phases, python_time, sheets
+from stepscope.operators import averages_result, compiled, phases, python_time, sheets
 from stepscope.operators import roofline as operators
 from stepscope.operators.flops import OPERATORS
 from tools.docs.markdown import code, constants, prose, table
@@ -52,11 +52,11 @@ RESULTS: dict[str, tuple[str, str, str, list[type[msgspec.Struct]]]] = {
     "operators": (
         "host and device time by operator",
         "`operators`",
-        averages.SCHEMA,
+        averages_result.SCHEMA,
         [
-            averages.OperatorAverages,
-            averages.OperatorRow,
-            averages.OperatorKernel,
+            averages_result.OperatorAverages,
+            averages_result.OperatorRow,
+            averages_result.OperatorKernel,
             compiled.CompiledCode,
             compiled.CompiledRegion,
         ],

@@ -27,7 +27,7 @@ from stepscope.gaps import idle as gaps
 from stepscope.gaps import untraced_cpu as untraced_cpu_
 from stepscope.importers.registry import importers
 from stepscope.jobs import digest
-from stepscope.simulation import changes, overlap, program, setting, waits
+from stepscope.simulation import overlap, program, setting, waits, without_causes
 from stepscope.simulation import settings as setting_package
 from stepscope.simulation.settings import base as setting_base
 from stepscope.trace.meta import MissingTable
@@ -348,7 +348,7 @@ def simulation_page() -> str:
         "# Simulator",
         "What the simulator assumes where a capture does not show it. "
         "[How it works](../how-it-works.md#simulation) explains the rest.",
-        _constants_of((program, waits, changes, overlap)),
+        _constants_of((program, waits, without_causes, overlap)),
         "## Settings",
         "What `stepscope whatif --set NAME=VALUE` and `Job.whatif` can set. Every prediction says "
         "how it is known:",

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stepscope.memory.fit import Change as MemoryChange
     from stepscope.memory.report import Explained as Allocations
     from stepscope.memory.result import Memory
-    from stepscope.operators.averages import OperatorAverages
+    from stepscope.operators.averages_result import OperatorAverages
     from stepscope.operators.phases import Phases
     from stepscope.operators.python_time import PythonReport
     from stepscope.operators.roofline import Launches, OperatorRooflines
@@ -393,18 +393,16 @@ class Job:
             UsageError: there is no such grouping or column.
             InputError: the steady steps are wanted, and a trace holds no GPU work.
         """
-        from stepscope.operators.averages import OperatorAverages, operator_averages
+        from stepscope.operators.averages import operator_averages
+        from stepscope.operators.averages_result import OperatorAverages
 
         if not by:
             known = any(trace.rows("operator") for trace in self.traces)
             by = "name" if known else "range"
 
         def made() -> OperatorAverages:
-            from stepscope.operators.averages import (
-                sampled_averages,
-                steady_sources,
-                whole_sources,
-            )
+            from stepscope.operators.averages import sampled_averages
+            from stepscope.operators.scope import steady_sources, whole_sources
 
             traced = any(trace.rows("python_function") for trace in self.traces)
             if by == "source" and not traced and any(t.rows("stack_frame") for t in self.traces):

@@ -12,11 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from stepscope.activity.device import GpuTimeline, Reader, gpus
-from stepscope.activity.host import HostTimeline, apart, host_timeline
+from stepscope.activity.host import HostTimeline, apart
 from stepscope.activity.locations import Places
 from stepscope.breakdown.outliers import Outliers, find_outliers
 from stepscope.gaps.compilation import FirstCalls, compile_time, first_calls
-from stepscope.gaps.emptying import with_collections
 from stepscope.gaps.gil import GilWaits, gil_waits
 from stepscope.gaps.idle import CAUSES, Gaps, explain_gaps
 from stepscope.gaps.offload import Offload, find_offload
@@ -33,7 +32,7 @@ from stepscope.gaps.profiler_overhead import (
 )
 from stepscope.gaps.stalls import Stalls, find_stalls
 from stepscope.gaps.unrecorded import Unrecorded, find_unrecorded
-from stepscope.gaps.untraced_cpu import Loop, input_time, without_noise
+from stepscope.gaps.untraced_cpu import Loop, classified_timeline, input_time
 from stepscope.gaps.waiting import Waiting, host_waiting
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.kernels.ceilings import Ceilings
@@ -245,9 +244,9 @@ def explain_gpu(
     getting_input = input_time(gpu, read)
     loading = first_calls(gpu)
     loop = Loop(steps.label, steps.begin_ns, does.infers)
-    timeline = host_timeline(gpu, begin, end, typical, getting_input)
-    timeline = with_collections(timeline, gpu, loop.step_label)
-    timeline = without_noise(timeline, gpu, steps.begin_ns[first : last + 1], loop)
+    timeline = classified_timeline(
+        gpu, (begin, end), typical, getting_input, steps.begin_ns[first : last + 1], loop
+    )
     recording = recording_overhead(gpu, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
     offload = find_offload(gpu, steps.begin_ns, window)

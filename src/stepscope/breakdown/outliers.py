@@ -58,7 +58,6 @@ class Outliers:
     Attributes:
         steps: numbers of the outlier steps.
         reference: number of the normal step that they are compared with; -1 where there is none.
-        limit_ns: from which length on a step is odd.
         parts: columns ``step``, ``part`` (index into ``PARTS``), ``name`` (index into ``names``),
             ``excess_ns`` (time that the outlier step spends more on it), ``more`` (operations);
             the excesses of a step sum to the difference of the two lengths exactly.
@@ -67,7 +66,6 @@ class Outliers:
 
     steps: IntArray
     reference: int
-    limit_ns: int
     parts: Frame
     names: list[str]
 
@@ -135,7 +133,7 @@ def find_outliers(
         last: last steady step.
     """
     duration = np.diff(bounds_ns[first : last + 2])
-    odd, limit = outlier_steps(duration)
+    odd, _ = outlier_steps(duration)
     busy = overlap_per_window(
         gpu.busy, bounds_ns[first : last + 1], bounds_ns[first + 1 : last + 2]
     )
@@ -145,7 +143,7 @@ def find_outliers(
     empty = np.empty(0, np.int64)
     none = Frame(dict.fromkeys(("step", "part", "name", "excess_ns", "more"), empty))
     if not odd.any():
-        return Outliers(empty, -1, limit, none, [])
+        return Outliers(empty, -1, none, [])
     normal = np.flatnonzero(~odd)
     reference = int(normal[np.argsort(duration[normal], kind="stable")[(len(normal) - 1) // 2]])
     steps = np.flatnonzero(odd)
@@ -172,7 +170,7 @@ def find_outliers(
             "more": more[slot, which],
         }
     )
-    return Outliers(first + steps, first + reference, limit, parts, names)
+    return Outliers(first + steps, first + reference, parts, names)
 
 
 def _idle(gaps: Gaps, bounds_ns: IntArray, wanted: IntArray) -> dict[str, IntArray]:

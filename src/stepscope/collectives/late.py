@@ -128,7 +128,7 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
     late, leader, turns = _leaders(need, each)
     in_turn = float(each.mean()) > _IN_TURN * lasting and len(turns) > 1
     if in_turn:
-        devices, imposed, late_at = turns, float(each.mean()), leader
+        imposed, late_at = float(each.mean()), leader
     else:
         devices, imposed = sorted(order[:size].tolist()), lasting
         late[:, :] = False
@@ -136,20 +136,45 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         late_at = np.array(devices)[np.argmax(need[:, devices], axis=1)]
     if imposed <= 0 or (_waits_more(parts, late) and not _busy_longest(parts, paces, need, late)):
         return None
+    if in_turn:
+        return _in_turns(parts, work, paces, late, late_at, each)
+    found = _late(parts, work, paces, late, late_at, imposed)
+    if found.mechanism not in ("work", "rate"):
+        return found
+    least = own_time(parts, paces, at_least=True).sum(axis=0) / n_windows
+    at_least = float(least[found.devices].min() - least[_others(found.devices, n)].max())
+    return replace(found, imposed_ns=max(imposed, at_least))
+
+
+def _late(
+    parts: Parts,
+    work: Work,
+    paces: list[Pace],
+    late: BoolArray,
+    late_at: IntArray,
+    imposed_ns: float,
+) -> Lateness:
+    """Devices that are late for good, and why.
+
+    Args:
+        parts: where the time goes.
+        work: what was launched.
+        paces: what the hosts need.
+        late: which device is late in which window.
+        late_at: the late device of each window.
+        imposed_ns: what it costs the job, ns a window.
+    """
     surplus, (mechanism, idle_cause, more_work, more_time) = why_late(
-        parts, work, paces, late, imposed
+        parts, work, paces, late, imposed_ns
     )
-    others = [d for d in range(n) if d not in devices] or list(range(n))
-    sure = imposed
-    if mechanism in ("work", "rate") and not in_turn:
-        least = own_time(parts, paces, at_least=True).sum(axis=0) / n_windows
-        imposed = max(imposed, float(least[devices].min() - least[others].max()))
+    devices = np.flatnonzero(late.any(axis=0)).tolist()
+    others = _others(devices, late.shape[1])
     return Lateness(
         devices=devices,
-        in_turn=in_turn,
+        in_turn=False,
         late_at=late_at,
-        imposed_ns=imposed,
-        sure_ns=sure,
+        imposed_ns=imposed_ns,
+        sure_ns=imposed_ns,
         others_wait_ns=float(np.median(parts.waiting[:, others].mean(axis=0))),
         mechanism=mechanism,
         idle_cause=idle_cause,
@@ -157,8 +182,25 @@ def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
         surplus_ns=surplus,
         more_work=more_work,
         more_time=more_time,
-        chance=_chance(each) if in_turn else 0.0,
     )
+
+
+def _in_turns(
+    parts: Parts,
+    work: Work,
+    paces: list[Pace],
+    late: BoolArray,
+    late_at: IntArray,
+    each: npt.NDArray[np.float64],
+) -> Lateness:
+    """Devices of which another one is late from step to step, by what each window costs, ns."""
+    found = _late(parts, work, paces, late, late_at, float(each.mean()))
+    return replace(found, in_turn=True, chance=_chance(each))
+
+
+def _others(devices: list[int], count: int) -> list[int]:
+    """The devices that are not among some; all where there are no others."""
+    return [d for d in range(count) if d not in devices] or list(range(count))
 
 
 def _leaders(
@@ -193,32 +235,12 @@ def _drawn(
     ranked = np.sort(need, axis=1)
     changing = float(ranked[:, -1].mean() - need.mean(axis=0).max())
     each = ranked[:, -1] - np.median(ranked[:, :-1], axis=1)
-    imposed = float(each.mean())
     late, leader, turns = _leaders(need, each)
     # of two devices the same as _IN_TURN
     if len(turns) <= 1 or changing <= (_IN_TURN - 1) / 2 * lasting or _waits_more(parts, late):
         return None
-    surplus, (mechanism, idle_cause, more_work, more_time) = why_late(
-        parts, work, paces, late, imposed
-    )
-    if mechanism != "work":
-        return None
-    others = [d for d in range(need.shape[1]) if d not in turns] or list(range(need.shape[1]))
-    return Lateness(
-        devices=turns,
-        in_turn=True,
-        late_at=leader,
-        imposed_ns=imposed,
-        sure_ns=imposed,
-        others_wait_ns=float(np.median(parts.waiting[:, others].mean(axis=0))),
-        mechanism=mechanism,
-        idle_cause=idle_cause,
-        common=False,
-        surplus_ns=surplus,
-        more_work=more_work,
-        more_time=more_time,
-        chance=_chance(each),
-    )
+    found = _in_turns(parts, work, paces, late, leader, each)
+    return found if found.mechanism == "work" else None
 
 
 def _chance(each: npt.NDArray[np.float64]) -> float:

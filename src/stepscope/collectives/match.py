@@ -72,8 +72,6 @@ class Instances:
         size: devices it should have; equal to ``members`` where nothing tells.
         first_start_ns: begin of the earliest member, ns on the job's clock.
         last_start_ns: begin of the latest member.
-        second_start_ns: begin of the latest member but one.
-        first_end_ns: end of the earliest member.
         last: position in ``Matched.ranks`` of the latest member.
     """
 
@@ -85,8 +83,6 @@ class Instances:
     size: IntArray
     first_start_ns: IntArray
     last_start_ns: IntArray
-    second_start_ns: IntArray
-    first_end_ns: IntArray
     last: IntArray
 
     def __len__(self) -> int:
@@ -371,7 +367,6 @@ def assembled(
     last_of = np.searchsorted(instance[order], np.arange(n), side="right") - 1
     members = np.bincount(instance, minlength=n)
     last_start = start[order][last_of]
-    second = start[order][np.maximum(last_of - 1, 0)]
     first_start, first_end = np.full(n, high), np.full(n, high)
     largest = np.full(n, -1)
     last_end = np.full(n, -high)
@@ -394,8 +389,6 @@ def assembled(
         size=np.maximum(size, members),
         first_start_ns=first_start,
         last_start_ns=last_start,
-        second_start_ns=second,
-        first_end_ns=first_end,
         last=device[order][last_of],
     )
     # operations of one device that point to point pairs leave in any order need a common instant

@@ -42,13 +42,8 @@ class Ranked:
     predicted: Predicted
 
     @property
-    def share(self) -> float:
-        """Part of the mean steady step that the cause takes."""
-        return self.detection.time_ns / self.case.step_ns
-
-    @property
     def own_share(self) -> float:
-        """The same part of the step that nobody records, where that is known."""
+        """What the cause takes of the step that nobody records; of the recorded one if unknown."""
         before = self.predicted.unrecorded[0] if self.predicted.unrecorded is not None else 0.0
         return self.detection.time_ns / (before or self.case.step_ns)
 

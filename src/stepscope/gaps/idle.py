@@ -174,13 +174,9 @@ class Gaps:
             ``untraced_cpu.EVIDENCE`` for untraced CPU time, else -1). In time order; lengths sum
             to the idle time exactly. ``inferred`` is 1 where the cause took the host's run-ahead
             earlier (or is an estimate), 0 where it was at work in the gap itself.
-        waited_sync_ns: how long synchronisations made the host wait for a busy device.
-        waited_copy_ns: how long blocking copies did.
     """
 
     segments: Frame
-    waited_sync_ns: int
-    waited_copy_ns: int
 
     def by_cause(self) -> dict[str, int]:
         """Idle ns by cause; causes without any are left out."""
@@ -258,9 +254,9 @@ def explain_gaps(
     attributed = [(_CODE[cause], at) for cause, at in (events or {}).items()]
     columns = charge_attributed(columns, attributed)
     columns = _charge_drained(gpu, timeline, columns)
-    columns, waited_sync, waited_copy = _charge_lost_run_ahead(gpu, timeline, columns, attributed)
+    columns = _charge_lost_run_ahead(gpu, timeline, columns, attributed)
     columns = _charge_recording(columns, recording, begin_ns, end_ns)
-    return Gaps(Frame(columns), waited_sync, waited_copy)
+    return Gaps(Frame(columns))
 
 
 def _split_by_host(
@@ -382,7 +378,7 @@ def _charge_lost_run_ahead(
     timeline: HostTimeline,
     columns: dict[str, IntArray],
     attributed: list[Attributed],
-) -> tuple[dict[str, IntArray], int, int]:
+) -> dict[str, IntArray]:
     """Charge late launches to the waits and host work that took the host's run-ahead.
 
     The run-ahead that removing them would have left is a running balance: time spent waiting or
@@ -393,13 +389,11 @@ def _charge_lost_run_ahead(
     begin, stop = int(timeline.start_ns[0]), int(timeline.end_ns[-1])
     start, end, cause = _run_ahead_takers(gpu, timeline, begin, stop, attributed)
     taken = overlap_per_window(gpu.busy, start, end)
-    waited_sync = int(taken[cause == _CODE["host_sync"]].sum())
-    waited_copy = int(taken[cause == _CODE["blocking_copy"]].sum())
     real = taken > 0
     start, end, cause, taken = start[real], end[real], cause[real], taken[real]
     late = np.flatnonzero(columns["cause"] == _CODE["launch_bound"])
     if not len(taken) or not len(late):
-        return columns, waited_sync, waited_copy
+        return columns
     length = columns["end_ns"][late] - columns["start_ns"][late]
     time = np.concatenate((end, columns["start_ns"][late]))
     amount = np.concatenate((taken, -length))
@@ -412,7 +406,7 @@ def _charge_lost_run_ahead(
     latest = np.searchsorted(end[by_end], columns["start_ns"][late], side="right") - 1
     charged_to = cause[by_end[np.maximum(latest, 0)]]
     covered = np.where(latest >= 0, covered, 0)
-    return _move(columns, late, covered, charged_to), waited_sync, waited_copy
+    return _move(columns, late, covered, charged_to)
 
 
 def _run_ahead_takers(

@@ -25,7 +25,8 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, HostSide, Reader
-from stepscope.activity.host import SMALL_COPY_BYTES, HostTimeline
+from stepscope.activity.host import SMALL_COPY_BYTES, HostTimeline, host_timeline
+from stepscope.gaps.emptying import with_collections
 from stepscope.gaps.offload import returning
 from stepscope.intervals import intersect, overlap_per_window, stab_innermost, union
 from stepscope.intervals.algebra import EMPTY, Intervals
@@ -250,7 +251,30 @@ RECURS_IN = 0.25
 """Share of the steps, two at least, in which a pause at one place is the program's own."""
 
 
-def without_noise(
+def classified_timeline(
+    gpu: GpuTimeline,
+    window_ns: tuple[int, int],
+    step_ns: int,
+    getting_input: Intervals,
+    step_begin_ns: IntArray,
+    loop: Loop,
+) -> HostTimeline:
+    """What the host did in a window; collections and noise are no untraced CPU time of their own.
+
+    Args:
+        gpu: the device.
+        window_ns: begin and end of the window, ns.
+        step_ns: length of a step, ns; it says from when on a silence is long.
+        getting_input: when the host is known to be getting input.
+        step_begin_ns: when the host begins each step of the window, ns.
+        loop: the loop of the steps.
+    """
+    timeline = host_timeline(gpu, *window_ns, step_ns, getting_input)
+    timeline = with_collections(timeline, gpu, loop.step_label)
+    return _without_noise(timeline, gpu, step_begin_ns, loop)
+
+
+def _without_noise(
     timeline: HostTimeline, gpu: GpuTimeline, step_begin_ns: IntArray, loop: Loop
 ) -> HostTimeline:
     """The timeline with noise among its silences labelled as part of the dispatch.

@@ -10,7 +10,6 @@ for such heads and lengths. Else it is a share of the GEMMs' time.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
 from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.shapes import shapes_of
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -122,14 +122,12 @@ class UnfusedAttention:
     Attributes:
         repair: its kernels, and fused attention instead.
         softmaxes: number of softmax kernels in it, forward and backward.
-        gemms_ns: time of its GEMMs.
         rest_ns: time of everything between them.
         by_shape: whether the fused kernel's time comes from the GEMMs' shapes.
     """
 
     repair: Repair
     softmaxes: int
-    gemms_ns: int
     rest_ns: int
     by_shape: bool
 
@@ -219,7 +217,6 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
             high_ns=max(int(high), total),
         ),
         softmaxes=softmaxes,
-        gemms_ns=gemms,
         rest_ns=int(duration[rows[~gemm]].sum()),
         by_shape=by_shape is not None,
     )
@@ -335,17 +332,11 @@ def _share_of_peak(mask: str, head: FloatArray, length: FloatArray, *, half: boo
 
 def _product(text: str) -> tuple[int, int, int, int] | None:
     """Batch, head size and the two lengths of a GEMM of a batch, from its shapes as JSON."""
-    try:
-        shapes = [
-            shape for shape in json.loads(text) if isinstance(shape, list) and len(shape) >= 3
-        ]
-    except (ValueError, TypeError):
-        return None
+    shapes = [shape for shape in shapes_of(text) if len(shape) >= 3]
     if len(shapes) < 2:
         return None
     left, right = shapes[-2], shapes[-1]
-    sizes = [*left, *right]
-    if len(left) != len(right) or not all(isinstance(size, int) and size > 0 for size in sizes):
+    if len(left) != len(right) or min(*left, *right) <= 0:
         return None
     batch = int(np.prod([max(a, b) for a, b in zip(left[:-2], right[:-2], strict=True)]))
     head, short, long_ = sorted((left[-2], left[-1], right[-1]))

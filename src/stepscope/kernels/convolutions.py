@@ -16,9 +16,9 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among, distinct_values
-from stepscope.kernels.efficiency import matrices_of
 from stepscope.kernels.kernels import LAYOUT_CHANGE, MATH_NAMES, Kernels
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
+from stepscope.trace.shapes import Shape, shapes_of
 
 SHARE: Final = {"low": 0.15, "expected": 0.27, "high": 0.42}
 """What convolutions in TF32 take of their time in single precision on the CUDA cores, where their
@@ -216,10 +216,7 @@ class _Work:
     moved_bytes: float
 
 
-_Shape = tuple[int, ...]
-
-
-def _results(kernels: Kernels, call: IntArray) -> dict[tuple[_Shape, _Shape], _Shape]:
+def _results(kernels: Kernels, call: IntArray) -> dict[tuple[Shape, Shape], Shape]:
     """Shape of the result by those of input and weights, as backward passes tell it."""
     table = kernels.attribution.operators
     found = {}
@@ -231,7 +228,7 @@ def _results(kernels: Kernels, call: IntArray) -> dict[tuple[_Shape, _Shape], _S
     return found
 
 
-def _work(name: str, text: str, results: dict[tuple[_Shape, _Shape], _Shape]) -> _Work | None:
+def _work(name: str, text: str, results: dict[tuple[Shape, Shape], Shape]) -> _Work | None:
     """The work of one call; None where its shapes do not tell."""
     backward = name.endswith("backward")
     shapes = _shapes(text)
@@ -257,6 +254,6 @@ def _work(name: str, text: str, results: dict[tuple[_Shape, _Shape], _Shape]) ->
     )
 
 
-def _shapes(text: str) -> list[_Shape]:
+def _shapes(text: str) -> list[Shape]:
     """Shapes with at least three dimensions: of images, and of filters."""
-    return [tuple(shape) for shape in matrices_of(text) if len(shape) >= 3 and min(shape) > 0]
+    return [shape for shape in shapes_of(text) if len(shape) >= 3 and min(shape) > 0]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
+from stepscope.trace.shapes import ITEM_BYTES, matrices_of, types_of
 
 FAR_BELOW = 0.25
 """Share of the ceiling (arithmetic or memory, whichever is lower) under which a GEMM is far
@@ -25,7 +25,7 @@ LONG_ENOUGH_NS = 20_000
 FEW_BLOCKS = 0.25
 """Blocks for each SM under which most of the device has nothing to do."""
 
-_ITEM_BYTES: Final = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8}
+_PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisation", "index",
                        "sort", "loss", "dropout", "compiled", "other")  # fmt: skip
 
@@ -149,14 +149,6 @@ def product_elements(kernels: Kernels) -> tuple[AnyArray, AnyArray]:
     return operands, result
 
 
-def matrices_of(text: str) -> list[list[int]]:
-    """Shapes with at least two dimensions among those of an operator's inputs, from JSON."""
-    try:
-        return [s for s in json.loads(text) if _is_shape(s) and len(s) >= 2]
-    except (ValueError, TypeError):
-        return []
-
-
 def _sizes(text: str) -> tuple[float, float]:
     """Elements of the last two matrices, and of their product."""
     matrices = matrices_of(text)
@@ -175,7 +167,7 @@ def _work_of(
     first, inverse = distinct_rows(keys)
     work = np.array(
         [
-            operator_work(
+            _operator_work(
                 texts["name"][n],
                 texts["input_shapes"][s] if s >= 0 else "",
                 texts["input_types"][t] if t >= 0 else "",
@@ -186,7 +178,7 @@ def _work_of(
     return work[inverse, 0], work[inverse, 1]
 
 
-def operator_work(name: str, shapes_text: str, types_text: str) -> tuple[float, float]:
+def _operator_work(name: str, shapes_text: str, types_text: str) -> tuple[float, float]:
     """FLOP and least bytes of one operator call; (0, 0) where the text does not tell.
 
     Args:
@@ -194,21 +186,11 @@ def operator_work(name: str, shapes_text: str, types_text: str) -> tuple[float, 
         shapes_text: input shapes as JSON text.
         types_text: input types as JSON text.
     """
-    try:
-        shapes, types = json.loads(shapes_text), json.loads(types_text)
-        matrices = [s for s in shapes if _is_shape(s) and len(s) >= 2]
-        item = next((_ITEM_BYTES[t] for t in types if t in _ITEM_BYTES), 0)
-    except (ValueError, TypeError):
+    matrices, types = matrices_of(shapes_text), types_of(types_text)
+    if name not in _PRODUCTS or len(matrices) < 2 or not types:
         return 0.0, 0.0
-    if name in ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm"):
-        if len(matrices) < 2:
-            return 0.0, 0.0
-        left, right = matrices[-2], matrices[-1]
-        batch = left[0] if len(left) == 3 else 1
-        m, k, n = left[-2], left[-1], right[-1]
-        return 2.0 * batch * m * k * n, float(item * batch * (m * k + k * n + m * n))
-    return 0.0, 0.0
-
-
-def _is_shape(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(size, int) for size in value)
+    item = next((ITEM_BYTES[t] for t in types if t in ITEM_BYTES), 0)
+    left, right = matrices[-2], matrices[-1]
+    batch = left[0] if len(left) == 3 else 1
+    m, k, n = left[-2], left[-1], right[-1]
+    return 2.0 * batch * m * k * n, float(item * batch * (m * k + k * n + m * n))

@@ -12,10 +12,11 @@ import numpy.typing as npt
 from stepscope.intervals.distinct import among
 from stepscope.kernels.ceilings import Peaks
 from stepscope.kernels.convolutions import on_tensor_cores
-from stepscope.kernels.efficiency import matrices_of, product_work
+from stepscope.kernels.efficiency import product_work
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
 from stepscope.kernels.tiles import read_again_bytes, traffic_bytes
 from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.shapes import matrices_of
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from enum import IntEnum
 from functools import cached_property
+from math import prod
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from stepscope.kernels.attribution import (
 )
 from stepscope.memory.history import History, Reader
 from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.shapes import shapes_of, types_of
 
 
 class Phase(IntEnum):
@@ -324,15 +326,9 @@ def _first_shape(text: str | None) -> str:
 
 def _input_bytes(operators: Frame, row: int) -> int:
     """Bytes of the first input of an operator."""
-    import json
-
-    shapes, types = operators.text("input_shapes", row), operators.text("input_types", row)
-    try:
-        first, kind = json.loads(shapes or "[]")[0], json.loads(types or "[]")[0]
-        size = int(np.prod(first, dtype=np.int64)) if all(isinstance(n, int) for n in first) else 0
-    except (ValueError, IndexError, TypeError):
-        return 0
-    return size * _ELEMENT_BYTES.get(str(kind), 4)
+    shapes = shapes_of(operators.text("input_shapes", row))
+    types = types_of(operators.text("input_types", row))
+    return prod(shapes[0]) * _ELEMENT_BYTES.get(types[0], 4) if shapes and types else 0
 
 
 def layers_of(operators: Frame, python: Frame) -> IntArray:

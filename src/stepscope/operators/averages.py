@@ -12,212 +12,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-import msgspec
 import numpy as np
 
 from stepscope.activity.device import Reader
 from stepscope.intervals.distinct import distinct_rows
-from stepscope.jobs.view import JobView
-from stepscope.operators.calltree import (
-    ANNOTATION,
-    CATEGORIES,
-    KINDS,
-    OPERATOR,
-    PYTHON,
-    CallTree,
-    call_tree,
+from stepscope.operators.averages_result import (
+    SCHEMA,
+    OperatorAverages,
+    OperatorKernel,
+    OperatorRow,
 )
-from stepscope.operators.compiled import (
-    CompiledCode,
-    compiled_code,
-    compiled_readings,
-    shows_compiled_code,
-)
+from stepscope.operators.calltree import ANNOTATION, OPERATOR, PYTHON, CallTree, call_tree
+from stepscope.operators.compiled import compiled_code, compiled_readings, shows_compiled_code
 from stepscope.operators.flops import elementwise_flop, works_of
+from stepscope.operators.grouping import GROUPINGS, MISSING, NOTHING, Key, groups, outermost
+from stepscope.operators.scope import Source, in_scope
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
 
-SCHEMA: Final = "stepscope.operators/2"
-
-GROUPINGS: Final = {
-    "name": "operators, annotations and CUDA calls by name, as key_averages()",
-    "shape": "the same by name and input shapes, as key_averages(group_by_input_shape=True)",
-    "stack": "by the Python functions outside the framework that called it, the innermost first",
-    "module": "by the innermost module of the model",
-    "source": "by the innermost Python function outside the framework",
-    "range": "by the innermost annotation",
-    "category": "by the category of the kernels that an operator launches itself",
-}
-"""What rows can be grouped by. Events of the backward pass count as the module, function and stack
-of their forward operator."""
-
-STACK_FRAMES: Final = 5
 PYTHON_TIME: Final = "(Python functions)"
 NOBODY: Final = "(no operator)"
-_NOTHING: Final = {"module": "(no module)", "source": "(no function)", "stack": "(no function)",
-                   "range": "(no range)", "category": "(no kernels)"}  # fmt: skip
-_MISSING: Final = {
-    "shape": "no input shapes are recorded; capture with torch.profiler.profile("
-    "record_shapes=True)",
-    "module": "no Python stacks are recorded; capture with torch.profiler.profile(with_stack=True)",
-    "source": "no Python stacks are recorded; capture with torch.profiler.profile(with_stack=True)",
-    "stack": "no Python stacks are recorded; capture with torch.profiler.profile(with_stack=True)",
-    "range": "no annotations are recorded; mark parts of the program with "
-    "torch.profiler.record_function or NVTX ranges",
-    "category": "no kernels are recorded",
-}
-
-
-class OperatorRow(msgspec.Struct, frozen=True):
-    """One group of host events.
-
-    Attributes:
-        kind: ``operator``, ``annotation``, ``call`` (of CUDA), ``python`` (time of traced Python
-            functions) or ``unlinked`` (device time that no operator launched); empty where a group
-            holds several kinds.
-        name: operator, or what it is grouped by.
-        shapes: input shapes as JSON text, those of a list of tensors left out as torch does; empty
-            unless they were asked for.
-        calls: number of events.
-        self_cpu_ns: host time less that of events inside.
-        self_cpu_share: part of all self host time.
-        cpu_ns: host time, with events inside.
-        cpu_mean_ns: the same a call.
-        self_device_ns: device time of the kernels, copies and memsets that it launched itself.
-        self_device_share: part of all device time.
-        device_ns: the same with events inside.
-        device_mean_ns: the same a call.
-        kernels: number of these kernels, copies and memsets.
-        backward_cpu_ns: host time of the backward pass of these calls; null unless joined.
-        backward_device_ns: device time of the backward pass of these calls; null unless joined.
-        flop: floating-point operations, by the recorded shapes, with operators inside; null where
-            not known.
-        flop_per_s: these over ``device_ns``, over ``cpu_ns`` where nothing ran on a device.
-        tensor_core_share: time on tensor cores over that of GEMMs, convolutions and
-            attention; null where it launched none.
-        self_cpu_memory_bytes: host memory allocated less released, without events inside; null
-            where the capture does not tell.
-        cpu_memory_bytes: the same with events inside.
-        self_device_memory_bytes: as for the host, on the devices.
-        device_memory_bytes: the same with events inside.
-    """
-
-    kind: str
-    name: str
-    shapes: str
-    calls: int
-    self_cpu_ns: int
-    self_cpu_share: float
-    cpu_ns: int
-    cpu_mean_ns: float
-    self_device_ns: int
-    self_device_share: float
-    device_ns: int
-    device_mean_ns: float
-    kernels: int
-    backward_cpu_ns: int | None
-    backward_device_ns: int | None
-    flop: float | None
-    flop_per_s: float | None
-    tensor_core_share: float | None
-    self_cpu_memory_bytes: int | None
-    cpu_memory_bytes: int | None
-    self_device_memory_bytes: int | None
-    device_memory_bytes: int | None
-
-
-class OperatorKernel(msgspec.Struct, frozen=True):
-    """One kernel under one group of operators, which launched it themselves.
-
-    Attributes:
-        kind: of the group.
-        name: of the group.
-        shapes: of the group.
-        kernel: its name.
-        calls: launches.
-        time_ns: device time.
-        share: part of the group's own device time.
-    """
-
-    kind: str
-    name: str
-    shapes: str
-    kernel: str
-    calls: int
-    time_ns: int
-    share: float
-
-
-class OperatorAverages(msgspec.Struct, frozen=True):
-    """Host and device time by operator.
-
-    Attributes:
-        schema: name and version of this contract.
-        paths: the inputs as the user named them.
-        by: key of ``GROUPINGS``.
-        scope: ``capture`` or ``steady`` (events that begin in the steady steps).
-        steps: steps in the scope, of all ranks; null for the whole capture.
-        self_cpu_ns: host time of all events, none counted twice.
-        device_ns: time of all kernels, copies and memsets.
-        has_device: whether the capture holds any.
-        operators: one entry a group, in the order that was asked for.
-        kernels: the kernels under each, the longest time first; empty unless asked for.
-        compiled: what ``torch.compile`` did; null where the capture shows none of it.
-        readings: what stands out, in sentences.
-        warnings: what is missing, and what was assumed.
-    """
-
-    schema: str
-    paths: list[str]
-    by: str
-    scope: str
-    steps: int | None
-    self_cpu_ns: int
-    device_ns: int
-    has_device: bool
-    operators: list[OperatorRow]
-    kernels: list[OperatorKernel]
-    compiled: CompiledCode | None
-    readings: list[str]
-    warnings: list[str]
-
-
-@dataclass(frozen=True)
-class Source:
-    """One trace whose host events are wanted.
-
-    Attributes:
-        read: gives its tables.
-        window_ns: host time in which events must begin; None for all.
-        steps: steps in this window.
-        process_id: the process whose events are wanted; None for all.
-    """
-
-    read: Reader
-    window_ns: tuple[int, int] | None = None
-    steps: int = 0
-    process_id: int | None = None
-
-
-def whole_sources(reads: Sequence[Reader]) -> list[Source]:
-    """All of some traces."""
-    return [Source(read) for read in reads]
-
-
-def steady_sources(job: JobView) -> list[Source]:
-    """The steady steps of a job, by the host's time: of several devices of a process the first."""
-    found: dict[tuple[int, int], Source] = {}
-    for device in job.devices:
-        e = device.explanation
-        begin = int(e.steps.begin_ns[e.first])
-        last = e.last + 1
-        end = int(e.steps.begin_ns[last]) if last < len(e.steps) else int(e.steps.end_ns)
-        key = device.trace_rank, e.gpu.process_id
-        if key not in found:
-            source = Source(device.read, (begin, end), e.last - e.first + 1, e.gpu.process_id)
-            found[key] = source
-    return list(found.values())
-
 
 _SUMS: Final = (
     *("calls", "self_cpu_ns", "cpu_ns", "self_device_ns", "device_ns", "kernels"),
@@ -225,7 +39,6 @@ _SUMS: Final = (
     *("self_cpu_memory_bytes", "cpu_memory_bytes"),
     *("self_device_memory_bytes", "device_memory_bytes"),
 )
-_Key = tuple[str, str, str]
 
 
 def operator_averages(
@@ -276,7 +89,7 @@ def operator_averages(
         return (-1.0 if value is None else -value, -row.self_cpu_ns)
 
     rows.sort(key=lambda row: (place(row), row.name, row.kind, row.shapes))
-    warnings = [] if facts.has(by) else [_MISSING[by]]
+    warnings = [] if facts.has(by) else [MISSING[by]]
     alone = sums.get(("unlinked", NOBODY, ""))
     if alone is not None and facts.linked_device and by in ("name", "shape"):
         share = alone[_SUMS.index("device_ns")] / facts.device_ns
@@ -350,7 +163,7 @@ def sampled_averages(
     held = _Held()
     for line in lines:
         held.add(
-            ("", line["source"].replace("(none)", _NOTHING["source"]), ""),
+            ("", line["source"].replace("(none)", NOTHING["source"]), ""),
             self_device_ns=line["time_ns"],
             device_ns=line["time_ns"],
             kernels=line["kernels"],
@@ -393,17 +206,17 @@ class _Held:
         trees: the host events of each trace that shows compiled code.
     """
 
-    sums: dict[_Key, list[float]] = field(default_factory=dict)
-    under: dict[tuple[_Key, str], list[int]] = field(default_factory=dict)
-    flop_known: set[_Key] = field(default_factory=set)
+    sums: dict[Key, list[float]] = field(default_factory=dict)
+    under: dict[tuple[Key, str], list[int]] = field(default_factory=dict)
+    flop_known: set[Key] = field(default_factory=set)
     facts: _Facts = field(default_factory=_Facts)
     trees: list[tuple[CallTree, Reader]] = field(default_factory=list)
 
-    def add(self, key: _Key, **values: float) -> None:
+    def add(self, key: Key, **values: float) -> None:
         """Add to a group."""
         self.add_row(key, [float(values.get(name, 0)) for name in _SUMS])
 
-    def add_row(self, key: _Key, row: list[float]) -> None:
+    def add_row(self, key: Key, row: list[float]) -> None:
         """Add all values of a group."""
         before = self.sums.get(key)
         self.sums[key] = (
@@ -428,8 +241,8 @@ def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool, pyt
     held.facts.linked |= bool(absorbed.any())
     if join:
         wanted = wanted & ~absorbed
-    first, group, keys = _groups(tree, by)
-    outer = np.ones(len(tree), bool) if by_name else _outermost(tree, group)
+    first, group, keys = groups(tree, by)
+    outer = np.ones(len(tree), bool) if by_name else outermost(tree, group)
     hidden = (tree.kind == PYTHON) & by_name
     counted = np.flatnonzero(wanted & ~hidden)
     of, size = group[counted], len(first)
@@ -461,32 +274,12 @@ def _add(source: Source, by: str, held: _Held, *, join: bool, kernels: bool, pyt
         _add_kernels(tree, group, keys, on_device, held.under)
 
 
-def in_scope(tree: CallTree, source: Source) -> tuple[BoolArray, BoolArray]:
-    """Which events, and which operations of the devices, are wanted."""
-    if source.window_ns is None:
-        return np.ones(len(tree), bool), np.ones(len(tree.gpu), bool)
-    begin, end = source.window_ns
-    wanted = (tree.start_ns >= begin) & (tree.start_ns < end)
-    if source.process_id is not None:
-        wanted &= tree.process == source.process_id
-    if not len(tree.gpu):
-        return wanted, np.zeros(0, bool)
-    start = tree.gpu["start_ns"]
-    alone = (start >= begin) & (start < end)
-    if source.process_id is not None:
-        alone &= tree.gpu["process_id"] == source.process_id
-    return wanted, np.where(tree.launcher >= 0, np.append(wanted, False)[tree.launcher], alone)
-
-
 def _note_facts(tree: CallTree, on_device: BoolArray, facts: _Facts) -> None:
     facts.device_ns += int(tree.gpu_ns[on_device].sum())
     facts.python |= bool((tree.kind == PYTHON).any())
     facts.ranges |= bool((tree.kind == ANNOTATION).any())
     facts.shapes |= len(tree.operators) > 0 and bool((tree.operators["input_shapes"] >= 0).any())
     facts.linked_device |= bool((~tree.by_call & (tree.launcher >= 0)).any())
-
-
-_NONE: Final = np.empty(0, np.int64)
 
 
 def _columns(tree: CallTree, read: Reader, facts: _Facts) -> dict[str, Any]:
@@ -560,90 +353,12 @@ def _backward(tree: CallTree) -> tuple[IntArray, IntArray, BoolArray]:
     return totals[0], totals[1], target >= 0
 
 
-def _groups(tree: CallTree, by: str) -> tuple[IntArray, IntArray, list[_Key]]:
-    """First event of each group, group of each event, key of each group."""
-    texts, name = tree.texts, tree.name
-    if by in ("name", "shape"):
-        columns = [tree.kind, name]
-        shapes: list[str] = []
-        if by == "shape":
-            code, shapes = _shapes(tree)
-            columns.append(code)
-        first, group = distinct_rows(columns) if len(tree) else (_NONE, _NONE)
-        keys = [
-            (
-                KINDS[int(tree.kind[row])],
-                texts[int(name[row])],
-                shapes[int(columns[2][row])] if by == "shape" else "",
-            )
-            for row in first.tolist()
-        ]
-        return first, group, keys
-    if by == "stack":
-        stacks = tree.stack(STACK_FRAMES)
-        columns = [stacks[:, at] for at in range(STACK_FRAMES)]
-        first, group = distinct_rows(columns) if len(tree) else (_NONE, _NONE)
-        named = [
-            " < ".join(tree.source_text(code) for code in stacks[row].tolist() if code >= 0)
-            for row in first.tolist()
-        ]
-        return first, group, [("", text or _NOTHING[by], "") for text in named]
-    codes: IntArray = getattr(tree, by)
-    first, group = distinct_rows([codes]) if len(tree) else (_NONE, _NONE)
-    keys = []
-    for code in codes[first].tolist():
-        if code < 0:
-            text = _NOTHING[by]
-        elif by == "category":
-            text = CATEGORIES[code]
-        else:
-            text = tree.source_text(code) if by == "source" else texts[code]
-        keys.append(("", text.removeprefix("nn.Module: ") if by == "module" else text, ""))
-    return first, group, keys
-
-
-def _shapes(tree: CallTree) -> tuple[IntArray, list[str]]:
-    """Code of the input shapes of each event, lists of tensors as ``[]``; and their texts."""
-    place: dict[str, int] = {"[]": 0}
-    found = np.zeros(len(tree), np.int64)
-    mine = np.flatnonzero(tree.kind == OPERATOR)
-    if len(mine):
-        codes = [
-            place.setdefault(_flat(text), len(place))
-            for text in tree.operators.texts["input_shapes"]
-        ]
-        table = np.array([*codes, 0])
-        found[mine] = table[tree.operators["input_shapes"][tree.row[mine]]]
-    return found, list(place)
-
-
-def _flat(shapes: str) -> str:
-    """Shapes as torch's table tells them: those of a list of tensors are left out."""
-    try:
-        items = msgspec.json.decode(shapes)
-    except msgspec.DecodeError:
-        return shapes
-    if not isinstance(items, list):
-        return shapes
-    plain = [
-        [] if isinstance(i, list) and any(isinstance(j, list) for j in i) else i for i in items
-    ]
-    return msgspec.json.encode(plain).decode()
-
-
-def _outermost(tree: CallTree, group: IntArray) -> BoolArray:
-    """Events whose parent is of another group: their totals hold all of the group inside."""
-    above = group[np.maximum(tree.parent, 0)] if len(tree) else group
-    outer: BoolArray = (tree.parent < 0) | (above != group)
-    return outer
-
-
 def _add_kernels(
     tree: CallTree,
     group: IntArray,
-    keys: list[_Key],
+    keys: list[Key],
     on_device: BoolArray,
-    under: dict[tuple[_Key, str], list[int]],
+    under: dict[tuple[Key, str], list[int]],
 ) -> None:
     rows = np.flatnonzero(on_device)
     launcher = tree.launcher[rows]
@@ -660,7 +375,7 @@ def _add_kernels(
 
 
 def _kernel_rows(
-    under: dict[tuple[_Key, str], list[int]], rows: Sequence[OperatorRow]
+    under: dict[tuple[Key, str], list[int]], rows: Sequence[OperatorRow]
 ) -> list[OperatorKernel]:
     own = {(row.kind, row.name, row.shapes): row.self_device_ns for row in rows}
     place = {key: at for at, key in enumerate(own)}
@@ -674,7 +389,7 @@ def _kernel_rows(
 
 
 def _row(
-    key: _Key, values: list[float], self_cpu: int, facts: _Facts, *, join: bool, flop: bool
+    key: Key, values: list[float], self_cpu: int, facts: _Facts, *, join: bool, flop: bool
 ) -> OperatorRow:
     of = dict(zip(_SUMS, values, strict=True))
     whole = {name: round(value) for name, value in of.items()}

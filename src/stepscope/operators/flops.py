@@ -11,22 +11,19 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows
 from stepscope.trace.frame import Frame, IntArray
-
-ITEM_BYTES: Final = {"float": 4, "c10::BFloat16": 2, "c10::Half": 2, "double": 8,
-                     "c10::Float8_e4m3fn": 1, "c10::Float8_e5m2": 1, "signed char": 1}  # fmt: skip
-"""Bytes of an element by the type that PyTorch records."""
+from stepscope.trace.shapes import ITEM_BYTES, Shape, shapes_of, types_of
 
 _OTHER_ITEM_BYTES: Final = {"int": 4, "long int": 8, "long": 8, "short int": 2, "short": 2,
                             "unsigned char": 1, "bool": 1, "c10::complex<float>": 8,
                             "c10::complex<double>": 16, "c10::Float8_e4m3fnuz": 1,
                             "c10::Float8_e5m2fnuz": 1}  # fmt: skip
-"""... of types that no product has."""
+"""Bytes of an element of the types that no product has."""
 
 BACKWARD_ATTENTION = 2.5
 """Products of the backward pass over those of the forward pass: five to two (Dao et al.,
@@ -50,12 +47,12 @@ class Work:
 
 @dataclass(frozen=True)
 class _Call:
-    shapes: list[list[int]]
+    shapes: list[Shape]
     types: list[str]
     scalars: list[str]
     item: int
 
-    def shape(self, at: int) -> list[int]:
+    def shape(self, at: int) -> Shape:
         """Shape of an argument that must be a tensor of two or more dimensions."""
         shape = self.shapes[at]
         if len(shape) < 2 or any(size < 0 for size in shape):
@@ -172,7 +169,7 @@ def _attention(
     def work(call: _Call) -> Work:
         q, k, v = (call.shape(first + i) for i in range(3))
         if heads_inner:  # batch, sequence, heads, width
-            q, k, v = ([s[0], s[2], s[1], s[3]] for s in (q, k, v))
+            q, k, v = ((s[0], s[2], s[1], s[3]) for s in (q, k, v))
         share = 0.5 if call.flag(causal) and q[-2] == k[-2] else 1.0
         flop = 2.0 * prod(q[:-1]) * k[-2] * (q[-1] + v[-1]) * share
         out = [*q[:-1], v[-1]]
@@ -233,8 +230,8 @@ def work_of_call(name: str, shapes: str, types: str, scalars: str) -> Work | Non
         return None
     try:
         call = _Call(
-            shapes=[_shape(item) for item in json.loads(shapes)],
-            types=[str(item) for item in json.loads(types)],
+            shapes=shapes_of(shapes),
+            types=types_of(types),
             scalars=[str(item) for item in json.loads(scalars or "[]")],
             item=0,
         )
@@ -243,13 +240,6 @@ def work_of_call(name: str, shapes: str, types: str, scalars: str) -> Work | Non
     except (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError, RecursionError):
         return None
     return found if found.flop > 0 else None
-
-
-def _shape(value: Any) -> list[int]:
-    """A tensor's sizes; empty for what is no tensor."""
-    if isinstance(value, list) and all(isinstance(size, int) for size in value):
-        return value
-    return []
 
 
 _COMPARISON: Final = re.compile(r"::(lt|le|gt|ge|eq|ne|is[a-z]+|logical_[a-z]+)$")
@@ -272,15 +262,15 @@ def streamed(name: str, shapes: str, types: str) -> Work | None:
     """
     try:
         tensors = [
-            (_shape(shape), {**ITEM_BYTES, **_OTHER_ITEM_BYTES}[str(kind)])
-            for shape, kind in zip(json.loads(shapes), json.loads(types), strict=True)
-            if _shape(shape)
+            (shape, {**ITEM_BYTES, **_OTHER_ITEM_BYTES}[kind])
+            for shape, kind in zip(shapes_of(shapes), types_of(types), strict=True)
+            if shape
         ]
         if not tensors or any(extent < 0 for shape, _ in tensors for extent in shape):
             return None
         read = sum(prod(shape) * item for shape, item in tensors)
         result, item = _broadcast([shape for shape, _ in tensors]), tensors[0][1]
-    except (ValueError, TypeError, KeyError, RecursionError):
+    except (ValueError, KeyError):
         return None
     only_writes = name.rsplit("::", 1)[-1].startswith(("copy_", "fill_", "zero_"))
     item = 1 if _COMPARISON.search(name) else item
@@ -337,11 +327,7 @@ def elementwise_flop(operators: Frame) -> IntArray:
 
 def _first_size(shapes: str) -> int:
     """Elements of the first operand; 0 where it is no tensor."""
-    try:
-        items = json.loads(shapes)
-        shape = _shape(items[0]) if items else []
-    except (ValueError, TypeError, IndexError, KeyError, RecursionError):
-        return 0
+    shape = next(iter(shapes_of(shapes)), ())
     size = prod(shape) if shape and all(extent >= 0 for extent in shape) else 0
     return size if size < _MOST_ELEMENTS else 0
 

@@ -20,9 +20,9 @@ from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.jobs.view import JobView
 from stepscope.kernels.categories import classify
 from stepscope.kernels.kernels import Kernels
-from stepscope.operators.averages import in_scope, steady_sources
 from stepscope.operators.calltree import CATEGORIES, OPERATOR, CallTree, call_tree
 from stepscope.operators.flops import OPERATORS, Work, streamed, works_of
+from stepscope.operators.scope import in_scope, steady_sources
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 

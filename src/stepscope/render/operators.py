@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from stepscope.operators.averages import OperatorAverages, OperatorKernel, OperatorRow
+from stepscope.operators.averages_result import OperatorAverages, OperatorKernel, OperatorRow
 from stepscope.operators.sheets import SHEETS, Sheet, SheetRow
 from stepscope.render.fitted import ALWAYS, Column, fitted, more_rows, name_column, wrapped
 from stepscope.render.markdown import escape

@@ -15,9 +15,9 @@ import numpy as np
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, has_workers
 from stepscope.breakdown.recurrence import LATE
 from stepscope.gaps.untraced_cpu import RECURS_IN
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.engine import steps_of
 from stepscope.simulation.program import MARK, C, own_work
+from stepscope.simulation.subject import Subject
 
 _INPUT: Final = C["input_starvation"]
 

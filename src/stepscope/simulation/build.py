@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -12,22 +9,15 @@ import numpy as np
 from stepscope.activity import host as h
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
-from stepscope.activity.host import HostTimeline, blocking_calls, host_timeline, inside
+from stepscope.activity.host import blocking_calls, inside
 from stepscope.breakdown.explain import Explanation
-from stepscope.gaps.emptying import with_collections
-from stepscope.gaps.idle import CAUSE_OF_LABEL, CAUSES
-from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead, call_cost_ns
-from stepscope.gaps.untraced_cpu import explain_untraced_cpu, input_time, without_noise
-from stepscope.intervals import overlap_per_window, subtract, union
-from stepscope.intervals.algebra import EMPTY, Intervals
-from stepscope.intervals.distinct import among, distinct_values
+from stepscope.intervals.distinct import among
+from stepscope.simulation.host_work import host_work
+from stepscope.simulation.layout import Layout, lay_out
 from stepscope.simulation.links import Depends, Waits, columns_of
 from stepscope.simulation.program import (
-    LAUNCH,
     LONG_AGO_NS,
-    MARK,
     QUEUE_DEPTH,
-    WAIT,
     C,
     Delays,
     Program,
@@ -35,6 +25,7 @@ from stepscope.simulation.program import (
     pinned_bandwidth,
     typical_call_ns,
 )
+from stepscope.simulation.run import Run
 from stepscope.simulation.waits import (
     LONG_CALL_NS,
     HostWaits,
@@ -44,198 +35,7 @@ from stepscope.simulation.waits import (
     operation_waits,
     recorded_events,
 )
-from stepscope.trace.frame import AnyArray, BoolArray, IntArray
-
-
-@dataclass(frozen=True)
-class Run:
-    """A contiguous run of steps of one rank.
-
-    Attributes:
-        first: first step.
-        last: last step.
-        begin_ns: when the host begins it.
-        end_ns: when the host begins the step after it.
-        measured_ns: length on the device's timeline, in total.
-    """
-
-    first: int
-    last: int
-    begin_ns: int
-    end_ns: int
-    measured_ns: int
-
-    @property
-    def steps(self) -> int:
-        """Number of steps."""
-        return self.last - self.first + 1
-
-
-def run_of(e: Explanation, first: int, last: int) -> Run:
-    """The run of the given steps."""
-    begins = e.steps.begin_ns
-    if last + 1 < len(begins):
-        end = int(begins[last + 1])
-    elif e.steps.open_end:
-        # nothing marks the end of the last step: the host's part ends with its last launch
-        mine = e.gpu.enqueue_begin_ns >= begins[last]
-        end = int(e.gpu.enqueue_end_ns[mine].max()) if mine.any() else e.steps.end_ns
-    else:
-        stopped = _stopped(e, int(begins[first]), int(begins[last]))
-        end = _returned(e, int(begins[last]), e.steps.end_ns) if stopped is None else stopped
-    measured = int(e.bounds_ns[last + 1] - e.bounds_ns[first])
-    return Run(first, last, int(begins[first]), max(end, int(begins[last]) + 1), measured)
-
-
-def _stopped(e: Explanation, begin_ns: int, last_ns: int) -> int | None:
-    """When the host begins the synchronisation that ends the recording and not the step.
-
-    Who stops a recording after so many steps waits for all that was enqueued, and so does who times
-    these steps. The steps of the run go on without that. A loop that synchronises by itself does so
-    in other steps, too.
-
-    Args:
-        e: the explained device.
-        begin_ns: when the host begins the run.
-        last_ns: when it begins the last step of it.
-    """
-    host = e.gpu.host
-    if not len(host.api) or not len(e.gpu.ops):
-        return None
-    start = host.api["start_ns"]
-    whole = host.api.matches("name", words.DEVICE_SYNC_CALL)
-    whole &= among(host.api["thread_id"], host.launch_threads) & (start >= begin_ns)
-    calls = start[whole]
-    enqueued = int(e.gpu.enqueue_begin_ns.max())
-    if not len(calls) or calls[0] < max(last_ns, enqueued) or calls[0] >= e.steps.end_ns:
-        return None
-    return int(calls[0])
-
-
-def _returned(e: Explanation, begin_ns: int, end_ns: int) -> int:
-    """When the host has returned from the calls that it makes in the last step.
-
-    A synchronisation that ends the step returns some microseconds after the last kernel has ended;
-    cut off there it would wait for nothing, and hold the end of the step whatever is changed.
-    """
-    host = e.gpu.host
-    if not len(host.api):
-        return end_ns
-    start = host.api["start_ns"]
-    mine = (
-        (start >= begin_ns) & (start < end_ns) & among(host.api["thread_id"], host.launch_threads)
-    )
-    return max(end_ns, int(host.api["end_ns"][mine].max(initial=end_ns)))
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The items of a run in host order; arrays have one value an item unless they say otherwise.
-
-    Attributes:
-        order: the operations.
-        kind: ``LAUNCH``, ``WAIT`` or ``MARK``.
-        at_ns: begin of the item's call.
-        until_ns: end of the call, or of the item's turn where another thread went on.
-        hosted: whether the enqueueing call is known.
-        position: position in ``order`` of its operation; -1 for none.
-        item_of: item of each position in ``order``; -1 outside the run.
-        wait_item: item of each wait.
-        cut: another thread went on enqueueing while this call waited.
-    """
-
-    order: Order
-    kind: IntArray
-    at_ns: IntArray
-    until_ns: IntArray
-    hosted: BoolArray
-    position: IntArray
-    item_of: IntArray
-    wait_item: IntArray
-    cut: BoolArray
-
-    def __len__(self) -> int:
-        return len(self.kind)
-
-    def of_ops(self, values: AnyArray, otherwise: int = 0) -> IntArray:
-        """Values by position as values by item."""
-        if not len(values):
-            return np.full(len(self), otherwise, np.int64)
-        taken = values[np.maximum(self.position, 0)]
-        return np.where(self.position >= 0, taken, otherwise).astype(np.int64)
-
-    @cached_property
-    def inside(self) -> IntArray:
-        """Positions in the run."""
-        return np.flatnonzero(self.item_of >= 0)
-
-    @cached_property
-    def _by_stream(self) -> list[tuple[IntArray, IntArray]]:
-        """Of each stream: positions, and the items of those in the run."""
-        found = []
-        for positions in self.order.of_stream:
-            items = self.item_of[positions]
-            found.append((positions, items[items >= 0]))
-        return found
-
-    def reference(self, position: int) -> int | None:
-        """The item of a position; those before the run count back from its end (negative)."""
-        if self.item_of[position] >= 0:
-            return int(self.item_of[position])
-        positions, items = self._by_stream[int(self.order.stream[position])]
-        if not len(items) or position > self.inside[-1]:
-            return None
-        at = int(np.searchsorted(positions, position))
-        first = int(np.searchsorted(positions, self.inside[0]))
-        back = at - first
-        return int(items[back]) - len(self) if -len(items) <= back < 0 else None
-
-
-def lay_out(
-    e: Explanation, order: Order, waits: HostWaits, run: Run, called_ns: IntArray
-) -> Layout:
-    """Put everything that begins in the run into host order.
-
-    Args:
-        e: the explained device.
-        order: its operations.
-        waits: the host's waits in the run.
-        run: the steps.
-        called_ns: begin of the enqueueing call of each position; its later part where the call
-            first waits, so that the wait is an item of its own.
-    """
-    gpu, api = e.gpu, e.gpu.host.api
-    inside = np.flatnonzero((order.begin_ns >= run.begin_ns) & (order.begin_ns < run.end_ns))
-    n_mark, n_op, n_wait = run.steps, len(inside), len(waits.call)
-    none = np.empty(0, np.int64)
-    marks = e.steps.begin_ns[run.first : run.last + 1]
-    wait_at = api["start_ns"][waits.call] if n_wait else none
-    wait_until = api["end_ns"][waits.call] if n_wait else none
-    own = order.ops[inside]
-    at = np.concatenate((marks, called_ns[inside], wait_at))
-    until = np.concatenate((marks, gpu.enqueue_end_ns[own], wait_until))
-    hosted = np.concatenate((np.ones(n_mark, bool), gpu.call[own] >= 0, np.ones(n_wait, bool)))
-    kind = np.repeat(np.array([MARK, LAUNCH, WAIT], np.int64), (n_mark, n_op, n_wait))
-    # of what begins at once, steps come first, and waits before what waits
-    first = np.repeat(np.array([0, 2, 1]), (n_mark, n_op, n_wait))
-    sequence = np.lexsort((np.arange(len(at)), first, at))
-    place = np.empty(len(at), np.int64)
-    place[sequence] = np.arange(len(at))
-    item_of = np.full(len(order.ops), -1, np.int64)
-    item_of[inside] = place[n_mark : n_mark + n_op]
-    position = np.full(len(at), -1, np.int64)
-    position[item_of[inside]] = inside
-    wait_item = place[n_mark + n_op :]
-    at, until, kind, hosted = at[sequence], until[sequence], kind[sequence], hosted[sequence]
-    # One program order: what another thread does meanwhile ends a call's turn. Operations that
-    # share a call, and those of unknown call, take no host time of their own.
-    until = np.where(hosted, until, at)
-    turn = np.maximum(np.minimum(until, np.append(at[1:], run.end_ns)), at)
-    joint = np.zeros(len(at), bool)
-    joint[item_of[inside[among(gpu.call[own], waits.call)]]] = True
-    cut = (kind == WAIT) & (turn < until) & ~np.append(joint[1:], False)
-    return Layout(order, kind, at, turn, hosted, position, item_of, wait_item, cut)
-
+from stepscope.trace.frame import BoolArray, IntArray
 
 _NEARLY_FULL: Final = 512
 """A launch that takes long with at least this many operations outstanding waits for the queue."""
@@ -273,11 +73,10 @@ def build(
     called = np.where(held, handed, order.begin_ns)
     late = delays(gpu, order, waiting, called)
     lay = lay_out(e, order, waits, run, np.where(full, order.begin_ns, called))
-    work, recording, untraced = _host_work(e, read, run, lay.at_ns, lay.until_ns)
+    work, recording, untraced = host_work(e, read, run, lay.at_ns, lay.until_ns)
     if not (lay.hosted & (lay.position >= 0)).any():
-        work = np.zeros_like(
-            work
-        )  # without its calls nothing says whether the host was ahead of the device
+        # without its calls nothing says whether the host was ahead of the device
+        work = np.zeros_like(work)
 
     blocks, reads = _blocking_copies(e, order)
     call = lay.until_ns - lay.at_ns
@@ -501,80 +300,3 @@ def _wait_causes(gpu: GpuTimeline, waits: HostWaits) -> list[int]:
     cause[blocking.call] = np.where(blocking.is_copy, C["blocking_copy"], C["host_sync"])
     found: list[int] = cause[waits.call].tolist()
     return found
-
-
-def _host_work(
-    e: Explanation, read: Reader, run: Run, at: IntArray, until: IntArray
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Host time before each item by cause; and recording cost in it and in the item's call."""
-    gpu = e.gpu
-    timeline = _timeline(e, read, run)
-    cause = np.array([C[CAUSE_OF_LABEL[label]] for label in h.LABELS])[timeline.label]
-    untraced = np.flatnonzero(timeline.label == h.LABELS.index(h.UNTRACED_CPU))
-    if len(untraced):
-        is_input, _ = explain_untraced_cpu(gpu, timeline.quiet, e.loop)
-        which = np.searchsorted(timeline.quiet[1], timeline.start_ns[untraced], side="right")
-        which = np.minimum(which, len(is_input) - 1)
-        cause[untraced[is_input[which]]] = C["input_starvation"]
-    # what comes before the first item is what the host does after the last one
-    begin = np.append(until[-1], until[:-1])
-    stop = np.append(run.end_ns, at[1:])
-    # by column: those of causes that do not occur take no memory
-    work = np.zeros((len(CAUSES), len(at)), np.int64).T
-    attributed = _together(e.events.values())
-    for column in distinct_values(cause).tolist():
-        rows = cause == column
-        labelled = timeline.start_ns[rows], timeline.end_ns[rows]
-        work[:, column] = overlap_per_window(subtract(labelled, attributed), begin, stop)
-    for name, intervals in e.events.items():
-        work[:, C[name]] += overlap_per_window(intervals, begin, stop)
-    recording = e.recording if len(e.recording.at_ns) else _of_calls(e)
-    if not len(recording.at_ns):
-        none = np.zeros(len(at), np.int64)
-        return work, none, none
-    total = recording.between(begin, np.append(run.end_ns, until[1:]))
-    apart = inside(_apart(timeline, attributed), recording.at_ns)
-    costs = np.diff(recording.total_ns, prepend=0)
-    beside = RecordingOverhead(recording.at_ns[apart], np.cumsum(costs[apart]))
-    return work, total, beside.between(begin, np.append(run.end_ns, until[1:]))
-
-
-def _timeline(e: Explanation, read: Reader, run: Run) -> HostTimeline:
-    """What the host did in a run of steps."""
-    step = (run.end_ns - run.begin_ns) // run.steps
-    timeline = host_timeline(e.gpu, run.begin_ns, run.end_ns, step, input_time(e.gpu, read))
-    begins = e.steps.begin_ns[run.first : run.last + 1]
-    timeline = with_collections(timeline, e.gpu, e.loop.step_label)
-    return without_noise(timeline, e.gpu, begins, e.loop)
-
-
-def not_launching(e: Explanation, read: Reader, run: Run) -> Intervals:
-    """When the host of a run does what is no launching.
-
-    Those are long silences, getting input, and the events that own their time. What is recorded
-    meanwhile (operators of a loader on the training thread, or of an optimizer on the CPU) is paid
-    for there, and costs launching nothing.
-    """
-    return _apart(_timeline(e, read, run), _together(e.events.values()))
-
-
-def _apart(timeline: HostTimeline, attributed: Intervals) -> Intervals:
-    getting = timeline.label == h.LABELS.index(h.INPUT)
-    sets = [timeline.quiet, attributed, (timeline.start_ns[getting], timeline.end_ns[getting])]
-    return _together(sets)
-
-
-def _of_calls(e: Explanation) -> RecordingOverhead:
-    """What a tool that does not charge itself adds to the calls of the launching threads."""
-    api, tool = e.gpu.host.api, e.tool
-    if tool is None or not tool.calls:
-        return NO_COST
-    at = np.sort(api["start_ns"][among(api["thread_id"], e.gpu.host.launch_threads)])
-    each = call_cost_ns(e.gpu, tool)
-    return RecordingOverhead(at, np.floor(each * np.arange(1, len(at) + 1)).astype(np.int64))
-
-
-def _together(sets: Iterable[Intervals]) -> Intervals:
-    """The union of some sets of intervals."""
-    known = list(sets) or [EMPTY]
-    return union(*(np.concatenate(column) for column in zip(*known, strict=True)))

@@ -10,20 +10,32 @@ import numpy as np
 from stepscope.activity.names import OPTIMIZER_KERNEL
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import with_first
-from stepscope.simulation.changes import (
-    COMPILED_INFERENCE,
-    COMPILED_MODEL,
-    GRADIENT_LAUNCHES,
-    Bound,
-    Subject,
-    gap_in_graph_ns,
-    launches_free,
-    launching_ns,
-)
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import LAUNCH, MARK, C, Program, own_work
 from stepscope.simulation.settings.graphs import capturable
 from stepscope.simulation.settings.shapes import ACCUMULATE
+from stepscope.simulation.subject import Subject, launching_ns
+from stepscope.simulation.without_causes import gap_in_graph_ns, launches_free
 from stepscope.trace.frame import BoolArray
+
+COMPILED_MODEL: Final = {"low": (12, 0.25), "expected": (22, 0.42), "high": (35, 0.6)}
+"""What graphs of the model cost the host in a step, in launches of the program as it is: so many,
+and so many for each gradient that the backward pass hands over. The model is called, its parameters
+are passed to autograd as arguments, the loss is launched as before, and each parameter's gradient
+is taken out of the graph and accumulated one by one; how many kernels a graph holds hardly matters.
+Least where graphs replace the model's call (``make_graphed_callables``: 15 and 0.39 by five
+programs of 25 to 237 gradients), most where a compiler checks its guards and looks for the graph
+(``reduce-overhead``: 30 and 0.46 by six). Expected is the middle of both; the eleven took 0.9 to
+2.5 times the low and 0.4 to 1.0 times the high end (H200, torch 2.11; gradients of three
+perceptrons and of one GPT are counted by their launches, 3 and 4 each)."""
+
+GRADIENT_LAUNCHES: Final = {"low": 20.0, "expected": 8.0, "high": 4.5}
+"""Captured launches for each gradient, where the capture does not hold what autograd accumulates:
+the middle and four of five of 112 training programs whose capture does."""
+
+COMPILED_INFERENCE: Final = {"low": 3, "expected": 8, "high": 15}
+"""What calling a compiled model that infers costs the host, in launches. A GPT took 8 and a decoder
+7 of their own (``reduce-overhead``); the ends are those of ``COMPILED_CALL_NS``."""
 
 ONE_GRAPH: Final = 0.05
 """Share by which a step that is one graph, and that the device paces, takes more or less than

@@ -9,10 +9,10 @@ import numpy as np
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import with_inverse
-from stepscope.simulation.build import Run
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.program import Replay
 from stepscope.simulation.ranks import RankCollectives
+from stepscope.simulation.run import Run
+from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 

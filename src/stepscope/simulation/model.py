@@ -9,40 +9,29 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
-import numpy as np
-
-from stepscope.activity.device import GpuTimeline, Reader
+from stepscope.activity.device import Reader
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
 from stepscope.breakdown.explain import Explanation
-from stepscope.breakdown.recurrence import long_run, uneven_copies_ns
 from stepscope.breakdown.repaired import RUN_TO_RUN, uncertain_share
-from stepscope.gaps.idle import CAUSES
-from stepscope.gaps.profiler_overhead import DEVIATIONS, PROFILED, MeasuredCost
+from stepscope.gaps.profiler_overhead import PROFILED
 from stepscope.native.library import cores
-from stepscope.simulation import batches, graphs, overlap, pace, ranks
+from stepscope.simulation import batches, graphs, pace
 from stepscope.simulation import changes as edit
-from stepscope.simulation.build import Run, build, not_launching, run_of
-from stepscope.simulation.changes import Bound, Change, Subject
-from stepscope.simulation.engine import compiled, replay, steps_of
+from stepscope.simulation.applying import changed_by, is_uncertain, turn
+from stepscope.simulation.build import build
+from stepscope.simulation.changes import Bound, Change
+from stepscope.simulation.engine import replay, steps_of
+from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay, Steps, from_rest
-from stepscope.simulation.ranks import Matched, RankCollectives
-from stepscope.simulation.recording import measured_factor, of_calls, profiled_factor
+from stepscope.simulation.ranks import Matched
+from stepscope.simulation.recording import measured_factor, measured_part, of_calls, profiled_factor
+from stepscope.simulation.run import Run, common_runs
 from stepscope.simulation.settings.base import Edit, Facts
+from stepscope.simulation.subject import Subject, without_inferred
+from stepscope.simulation.without_causes import without_recording
 from stepscope.trace.errors import UsageError
-from stepscope.trace.regex import regex
 from stepscope.trace.units import signed_percent
-
-LARGEST_RUN: Final = 1_000_000
-"""Items that are replayed at most, all ranks together. Their replay takes a twentieth of a second,
-but making the changed programs of a prediction a second. Longer captures are replayed in part."""
-
-LARGEST_PYTHON_RUN: Final = 100_000
-"""The same where the replay is not compiled: what some eight predictions of three replays each take
-about five seconds for."""
-
-FEWEST_STEPS: Final = 3
-"""Steps that are replayed even where they are more."""
 
 _MOST_AT_ONCE: Final = 8_000_000
 """Items of all predictions that are made at the same time."""
@@ -100,10 +89,15 @@ class Simulation:
             raise UsageError("there is no device to simulate; name a capture with GPU work")
         self.devices = list(devices)
         self._read_of = read_of.__getitem__ if isinstance(read_of, Mapping) else read_of
-        self._collectives = {
+        known = {
             (one.rank, one.process_id, one.device): one
             for one in (collectives.ranks if collectives is not None else ())
         }
+        self._matched = [
+            known.get((rank, e.gpu.process_id, e.gpu.device)) for rank, e in self.devices
+        ]
+        self._before: dict[tuple[Bound | None, Bound], float] = {}
+        self._predictions: dict[tuple[Change, ...], Prediction] = {}
 
     @property
     def measured_step_ns(self) -> int:
@@ -113,71 +107,7 @@ class Simulation:
     @cached_property
     def runs(self) -> list[Run]:
         """The steps that are replayed, of each device."""
-        shifts = self._step_shifts()
-        first = max(e.first - s for (_, e), s in zip(self.devices, shifts, strict=True))
-        last = min(
-            (e.last - (1 if e.steps.open_end and e.last == len(e.steps) - 1 and e.n_steady > 2
-                       else 0)) - s
-            for (_, e), s in zip(self.devices, shifts, strict=True)
-        )  # fmt: skip
-        if self._collectives and first == 0 and last - first >= FEWEST_STEPS:
-            first = 1  # the first step waits for ranks whose captures begin later
-        if last < first:  # no step in common: each device by itself
-            return [run_of(e, e.first, e.last) for _, e in self.devices]
-        first, last = self._bounded(first, last, shifts)
-        return [
-            run_of(e, first + s, last + s) for (_, e), s in zip(self.devices, shifts, strict=True)
-        ]
-
-    @cached_property
-    def _before(self) -> dict[tuple[Bound | None, Bound], float]:
-        return {}
-
-    def _bounded(self, first: int, last: int, shifts: list[int]) -> tuple[int, int]:
-        """Leave steps out of long captures: the run that is nearest to the mean step stays."""
-        steps = last - first + 1
-        items = 0
-        for (_, e), s in zip(self.devices, shifts, strict=True):
-            begins = e.steps.begin_ns
-            enqueued = e.gpu.enqueue_begin_ns
-            end = begins[last + s + 1] if last + s + 1 < len(begins) else e.steps.end_ns
-            items += int(((enqueued >= begins[first + s]) & (enqueued < end)).sum())
-        most = LARGEST_RUN if compiled() else min(LARGEST_RUN, LARGEST_PYTHON_RUN)
-        keep = max(FEWEST_STEPS, int(most * steps / max(items, 1)))
-        if keep >= steps:
-            return first, last
-        _, e = max(self.devices, key=lambda pair: pair[1].step_ns)
-        shift = shifts[[d is e for _, d in self.devices].index(True)]
-        bounds = e.bounds_ns[first + shift : last + shift + 2]
-        means = (bounds[keep:] - bounds[:-keep]) / keep
-        best = int(np.argmin(np.abs(means - e.step_ns)))
-        return first + best, first + best + keep - 1
-
-    def _step_shifts(self) -> list[int]:
-        """By how many steps each device's numbers are ahead of the first device's.
-
-        Captures of the ranks may begin at different steps; the collectives tell.
-        """
-        shifts = [0] * len(self.devices)
-        if not self._collectives:
-            return shifts
-        seen = [self._step_of_instance(rank, e) for rank, e in self.devices]
-        for number, steps in enumerate(seen[1:], start=1):
-            common = [steps[i] - seen[0][i] for i in steps.keys() & seen[0].keys()]
-            if common:
-                shifts[number] = int(np.median(common))
-        return shifts
-
-    def _matched(self, rank: int, gpu: GpuTimeline) -> RankCollectives | None:
-        return self._collectives.get((rank, gpu.process_id, gpu.device))
-
-    def _step_of_instance(self, rank: int, e: Explanation) -> dict[int, int]:
-        found = self._matched(rank, e.gpu)
-        if found is None:
-            return {}
-        enqueued = e.gpu.enqueue_begin_ns[found.op]
-        step = np.searchsorted(e.steps.begin_ns, enqueued, side="right") - 1
-        return dict(zip(found.instance.tolist(), step.tolist(), strict=True))
+        return common_runs([e for _, e in self.devices], self._matched)
 
     @cached_property
     def subjects(self) -> list[Subject]:
@@ -187,13 +117,13 @@ class Simulation:
     @cached_property
     def _as_recorded(self) -> list[Subject]:
         """The same in the state in which the recorded steps began."""
-        found, matched = [], [self._matched(rank, e.gpu) for rank, e in self.devices]
-        for (rank, e), run, one in zip(self.devices, self.runs, matched, strict=True):
+        found = []
+        for (rank, e), run, one in zip(self.devices, self.runs, self._matched, strict=True):
             rows, instances = (None, None) if one is None else (one.op, one.instance)
             program = build(e, self._read_of(rank), run, rows, instances)
             found.append(Subject(rank, e.gpu, program))
-        found = meet(found, matched)
-        started = begins(found, matched, self.runs) or [0] * len(found)
+        found = meet(found, self._matched)
+        started = begins(found, self._matched, self.runs) or [0] * len(found)
         return [s.becomes(begin_ns=at) for s, at in zip(found, started, strict=True)]
 
     @cached_property
@@ -246,7 +176,7 @@ class Simulation:
     @cached_property
     def _settled_ns(self) -> float:
         """The unchanged step where steps follow one another for ever, ns."""
-        return slowest_ns(steps_of([[s.program for s in self.subjects]])[0])
+        return _step_ns(self.subjects)
 
     @property
     def replayed_step_ns(self) -> int:
@@ -274,13 +204,13 @@ class Simulation:
     def _apply(self, changes: Sequence[Change], bound: Bound) -> tuple[list[Subject], list[int]]:
         subjects, counts = self.subjects, []
         # a rank is made like another before anything is taken away from both
-        for change in sorted(changes, key=_turn):
+        for change in sorted(changes, key=turn):
             if isinstance(change, Edit):
                 subjects, count = change.apply(self.facts, subjects, bound), 1
             elif isinstance(change, edit.Free) and change.cause == "profiler_overhead":
                 factor = self.recording_factor[bound]
                 subjects = [
-                    edit.without_recording(s, factor)
+                    without_recording(s, factor)
                     if change.ranks is None or s.rank in change.ranks
                     else s
                     for s in subjects
@@ -301,7 +231,7 @@ class Simulation:
                 ]
                 count = len(subjects)
             else:
-                subjects, count = _changed(subjects, change, bound)
+                subjects, count = changed_by(subjects, change, bound)
             counts.append(count)
         return subjects, counts
 
@@ -350,10 +280,6 @@ class Simulation:
         (expected,) = _over([self.edited(changes, tool=tool)], [before], _most(sets))
         return round(self.measured_step_ns * expected)
 
-    @cached_property
-    def _predictions(self) -> dict[tuple[Change, ...], Prediction]:
-        return {}
-
     def _predicted(self, changes: Sequence[Change]) -> Prediction:
         """The step after all these changes together.
 
@@ -382,7 +308,7 @@ class Simulation:
         gains = expected < 1 - LEAST_GAIN or bool(sets)
         deviating: list[float] = []
         paced_after: list[float] = []
-        if gains or _uncertain(changes, self.subjects):
+        if gains or is_uncertain(changes, self.subjects):
             deviating += _over(
                 [self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2, most
             )
@@ -445,8 +371,7 @@ class Simulation:
         for bound in ENDS:
             jobs = [pace.work_in_another_run(subjects, bound) for subjects in sides]
             now, then = steps_of([[s.program for s in subjects] for subjects in jobs])
-            ratio = max(r.step_ns for r in then) / max(*(r.step_ns for r in now), 1.0)
-            found.append(min(ratio, most))
+            found.append(min(slowest_ns(then) / max(slowest_ns(now), 1.0), most))
         return found
 
     def _recorded_or_not(self, subjects: list[Subject], tool: Bound | None) -> list[Subject]:
@@ -476,8 +401,7 @@ class Simulation:
         if not pace.is_recorded(self.subjects):
             return 0.0
         subjects = self._recorded_or_not(self.subjects, "expected")
-        (replayed,) = steps_of([[s.program for s in subjects]])
-        return max(self._settled_ns - slowest_ns(replayed), 0.0)
+        return max(self._settled_ns - _step_ns(subjects), 0.0)
 
     @cached_property
     def paced_by_workers(self) -> bool:
@@ -509,9 +433,7 @@ class Simulation:
         """The step of some programs at a pace of the host, recorded or not, ns."""
         unrecorded = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(unrecorded, pace_of, shown=subjects)
-        subjects = self._as_batches_come(subjects)
-        replayed = steps_of([[s.program for s in subjects]])[0]
-        return max(r.step_ns for r in replayed)
+        return _step_ns(self._as_batches_come(subjects))
 
     def replay(self, changes: Sequence[Change]) -> list[Replay]:
         """Replay with the changes, as it would be captured; one result a device."""
@@ -558,7 +480,7 @@ class Simulation:
         if bound != "high" and spared:
             subjects = pace.unhurried(subjects, self._spare_ns())
         if bound == "low":
-            subjects = [edit.without_inferred(s) for s in subjects]
+            subjects = [without_inferred(s) for s in subjects]
         woken = pace.no_longer_woken(self.subjects, subjects)
         unrecorded = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(unrecorded, pace_of, woken=woken, shown=subjects)
@@ -612,7 +534,7 @@ class Simulation:
             estimated = {bound: by_part * part for bound, part in PROFILED.items()}
         if e.measured is None or self._paced_by_input(self.subjects):
             return estimated
-        part, error = _measured_part(e, e.measured)
+        part, error = measured_part(e, e.measured)
         return measured_factor(self.subjects, part, estimated, error)
 
     def _spare_ns(self) -> list[float]:
@@ -648,57 +570,6 @@ class Simulation:
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
 
 
-_WORKING: Final = (
-    "host_compute",
-    "input_starvation",
-    "allocator_churn",
-    "checkpoint_stall",
-    "cpu_offload",
-)
-"""Idle time in which the host works, but does not launch."""
-
-
-def _measured_part(
-    e: Explanation, measured: MeasuredCost
-) -> tuple[dict[Bound, float | None], float]:
-    """What recording costs by steps that were timed without it, and the error of their mean.
-
-    Both are shares of the recorded step.
-
-    Where some steps are odd, those that were not recorded held one more or less of them than a mean
-    step of the run does; where copies map pages in some steps, they may in all of these or in none.
-    Host work that launches nothing takes more or less from one stretch of steps to the next. A cost
-    that one of these hides is bounded, and not known.
-    """
-    run = long_run(e)
-    by_cause = e.gaps.by_cause()
-    work = pace.BETWEEN_TURNS * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
-    uneven = uneven_copies_ns(e)
-    deviation = run.spread_ns * (1 / e.n_steady + 1 / measured.unrecorded_steps) ** 0.5
-    by_chance = run.odd_ns / measured.unrecorded_steps
-    error = math.hypot(DEVIATIONS * deviation, by_chance, work, uneven)
-    cost = measured.cost_ns if not run.odd_ns else run.step_ns - measured.unrecorded_ns
-    known = not run.odd_ns and not uneven and work <= max(cost, 0.0)
-    part: dict[Bound, float | None] = {
-        "low": (cost + error) / e.step_ns,
-        "expected": cost / e.step_ns if known else None,
-        "high": (cost - error) / e.step_ns,
-    }
-    return part, deviation / e.step_ns
-
-
-def _turn(change: Change) -> int:
-    """When a change is made: ranks become alike before, settings change after all others.
-
-    What calling graphs and compiled code costs is added after anything of the host is taken away.
-    """
-    if isinstance(change, Edit):
-        return change.order
-    if isinstance(change, edit.InGraphs | edit.CallCompiled):
-        return 1
-    return -1 if isinstance(change, edit.RankLike | edit.DeviceLike | edit.EvenWork) else 0
-
-
 def _most(sets: Sequence[Edit]) -> float:
     """The longest step after a repair over that before; a setting may make it longer."""
     return math.inf if sets else 1.0
@@ -708,7 +579,7 @@ def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float
     """The steps of some jobs, replayed side by side, over those before; no more than a bound."""
     replayed = steps_of([[s.program for s in subjects] for subjects in jobs])
     pairs = zip(replayed, before_ns, strict=True)
-    return [min(max(r.step_ns for r in ranks) / before, most) for ranks, before in pairs]
+    return [min(slowest_ns(ranks) / before, most) for ranks, before in pairs]
 
 
 def _range(expected: float, others: Sequence[float], error: float) -> tuple[float, float]:
@@ -734,83 +605,12 @@ def _unmoved(expected: float, others: Sequence[float]) -> bool:
     return all(abs(other - expected) <= RUN_TO_RUN * expected for other in others)
 
 
+def _step_ns(subjects: Sequence[Subject]) -> float:
+    """The step of some programs that follow one another for ever, ns."""
+    (replayed,) = steps_of([[s.program for s in subjects]])
+    return slowest_ns(replayed)
+
+
 def slowest_ns(replays: Sequence[Steps]) -> float:
     """Mean step of the slowest device, ns."""
     return max(r.step_ns for r in replays)
-
-
-def _changed(subjects: list[Subject], change: Change, bound: Bound) -> tuple[list[Subject], int]:
-    if isinstance(change, edit.DeviceLike):
-        return ranks.device_like(subjects, change.rank), len(subjects) - 1
-    if isinstance(change, edit.EvenWork):
-        return ranks.even_work(subjects, change.scope), len(subjects) - 1
-    if isinstance(change, edit.RankLike):
-        known = {s.rank for s in subjects}
-        if change.rank not in known:
-            raise UsageError(f"there is no rank {change.rank}; ranks are {_listed(known)}")
-        if change.other != "median" and change.other not in known:
-            raise UsageError(f"there is no rank {change.other}; ranks are {_listed(known)}")
-        return ranks.rank_like(subjects, change.rank, change.other), len(subjects) - 1
-    if isinstance(change, edit.Free) and change.cause not in C:
-        raise UsageError(
-            f"{change.cause!r} is no cause of idle time; those are {', '.join(CAUSES)}"
-        )
-    if isinstance(change, edit.ScaleKernels):
-        regex(change.regex)
-    if isinstance(change, edit.ScaleKernels | edit.ScaleOps) and not 0 <= change.factor < 1e6:
-        raise UsageError(f"a factor is at least 0 and below a million, not {change.factor:g}")
-    found, count = [], 0
-    for subject in subjects:
-        after, matched = _one(subject, change, bound)
-        found.append(after)
-        count += matched
-    return found, count
-
-
-def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
-    match change:
-        case edit.Free(cause, ranks) if ranks is None or subject.rank in ranks:
-            after, count = edit.free(subject, cause, bound), 1
-        case edit.LaunchesFree():
-            after, count = edit.launches_free(subject, bound), 1
-        case edit.InGraphs("step"):
-            after, count = graphs.whole_step(subject, bound), 1
-        case edit.OverlapCommunication():
-            after = overlap.overlap_communication(subject, change, bound)
-            count = int(subject.program.communication.sum())
-        case edit.ScaleKernels():
-            after, count = edit.scale_kernels(subject, change)
-        case edit.LoadedBeside(more):
-            after, count = pace.loaded_beside(subject, more, bound), 1
-        case edit.CallCompiled():
-            after, count = edit.call_compiled(subject, change, bound)
-        case edit.ScaleOps() | edit.RemoveOps() | edit.FuseOps():
-            after, count = edit.change_ops(subject, change)
-        case _:
-            after, count = subject, 0
-    return after, count
-
-
-_OPEN: Final = (
-    edit.LaunchesFree
-    | edit.InGraphs
-    | edit.CallCompiled
-    | edit.LoadedBeside
-    | edit.OverlapCommunication
-    | edit.DeviceLike
-    | edit.EvenWork
-    | Edit
-)
-_SURE: Final = frozenset({"input_starvation", "compilation_or_warmup", "small_kernels"})
-
-
-def _uncertain(changes: Sequence[Change], subjects: Sequence[Subject]) -> bool:
-    """Whether any change, or the graph, has an uncertainty that another replay shows."""
-    return any(s.program.inferred for s in subjects) or any(
-        isinstance(c, _OPEN) or (isinstance(c, edit.Free) and c.cause not in _SURE) for c in changes
-    )
-
-
-def _listed(ranks: set[int]) -> str:
-    known = sorted(ranks)
-    return ", ".join(map(str, known[:8])) + (", ..." if len(known) > 8 else "")

@@ -7,8 +7,9 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals import overlap_per_window
-from stepscope.simulation.changes import Bound, OverlapCommunication, Subject, on_own_stream
+from stepscope.simulation.changes import Bound, OverlapCommunication
 from stepscope.simulation.program import LAUNCH, MARK, Program
+from stepscope.simulation.subject import Subject, on_own_stream
 from stepscope.trace.frame import BoolArray, IntArray
 
 SLOWED: Final[dict[Bound, float]] = {"low": 0.1, "expected": 0.45, "high": 0.8}

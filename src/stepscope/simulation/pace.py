@@ -13,9 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.changes import Bound, Subject, without_recording
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.links import columns_of
 from stepscope.simulation.program import MARK, C, own_work
+from stepscope.simulation.subject import Subject
+from stepscope.simulation.without_causes import without_recording
 from stepscope.trace.frame import IntArray
 
 HALFWAY: Final = 0.5

@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.changes import Subject, previous_items
 from stepscope.simulation.program import MARK, WAIT, Replay
+from stepscope.simulation.subject import Subject, previous_items
 
 KINDS: Final = {
     "kernel": "a compute kernel runs",

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import distinct_values
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.program import MARK
+from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import BoolArray, IntArray
 
 FloatArray = npt.NDArray[np.float64]

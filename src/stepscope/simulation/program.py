@@ -33,10 +33,8 @@ QUEUE_DEPTH = 1024
 """Launches that a stream holds before a launching call has to wait. Not documented by NVIDIA;
 1022 or 1023 operations were outstanding on an H200 whenever a launch blocked."""
 
-
 LONG_AGO_NS: Final = -(1 << 60)
 """In :attr:`Program.before_end_ns`: nothing waits for it."""
-
 
 PINNED_BYTES_PER_NS: Final = 20.0
 """Bandwidth of pinned copies between host and device where the capture shows none, in bytes a ns
@@ -190,8 +188,6 @@ class Delays:
         kernel_gap_ns: from the end of the stream's predecessor.
         dependency_ns: from the end of what it waits for on other streams.
         delay_ns: what none of these explains.
-        typical_latency_ns: median of the operations that waited for their launch.
-        typical_kernel_gap_ns: median of those that waited for their predecessor.
         first: position of the operation that the device began with, where it began late: it was
             busy with something that the capture does not hold; -1 for none.
     """
@@ -200,8 +196,6 @@ class Delays:
     kernel_gap_ns: IntArray
     dependency_ns: IntArray
     delay_ns: IntArray
-    typical_latency_ns: int
-    typical_kernel_gap_ns: int
     first: int
 
 
@@ -266,8 +260,6 @@ def delays(
         kernel_gap_ns=np.where(previous >= 0, wait(before, between, stream_decides), between),
         dependency_ns=np.where(other > never, wait(other, across, other_decides), across),
         delay_ns=np.where(free, 0, delay),
-        typical_latency_ns=typical_latency,
-        typical_kernel_gap_ns=between,
         first=first,
     )
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.distinct import among, common_values, distinct_values
-from stepscope.simulation import changes as edit
 from stepscope.simulation import peers
-from stepscope.simulation.changes import Scope, Subject
+from stepscope.simulation.changes import Scope
 from stepscope.simulation.peers import FloatArray, Places
 from stepscope.simulation.program import MARK, WAIT, C, Program, own_work
+from stepscope.simulation.subject import Subject, without_waits
 from stepscope.trace.frame import BoolArray, IntArray
 
 
@@ -250,7 +250,7 @@ def rank_like(subjects: list[Subject], rank: int, other: str | int) -> list[Subj
         own_waits = _own_waits(subjects, n, chosen, parts, count)
         pauses = at.of_items(n, paused)
         paused_as = np.where(np.isnan(pauses), program.delay_ns, pauses)
-        changed[n] = edit.without_waits(subjects[n], own_waits).becomes(
+        changed[n] = without_waits(subjects[n], own_waits).becomes(
             work_ns=np.round(program.work_ns * host[part, :-1]).astype(np.int64),
             call_ns=np.where(
                 own_waits & (program.kind == WAIT), 0, np.round(program.call_ns * host[part, -1])

@@ -8,6 +8,7 @@ profiler and of the framework push each other out of the caches. What is known b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -16,13 +17,16 @@ from numpy.typing import NDArray
 
 from stepscope.activity.device import Reader
 from stepscope.activity.host import inside
-from stepscope.gaps.profiler_overhead import DEVIATIONS, UNIT_COSTS, recorded_events
+from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.recurrence import long_run, uneven_copies_ns
+from stepscope.gaps.profiler_overhead import DEVIATIONS, UNIT_COSTS, MeasuredCost, recorded_events
 from stepscope.intervals.algebra import Intervals
 from stepscope.simulation import pace
-from stepscope.simulation.build import Run
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.engine import steps_of
 from stepscope.simulation.program import C
+from stepscope.simulation.run import Run
+from stepscope.simulation.subject import Subject
 
 CALLED: Final[dict[str, dict[Bound, float]]] = {
     "stepscope": {"low": 3.0, "expected": 1.5, "high": 0.5},
@@ -40,6 +44,15 @@ _FINE: Final = np.arange(0, _FACTORS[-1], 0.005)
 _ALIKE: Final = 0.005
 """Share of the step within which a replayed and a measured step are the same."""
 
+_WORKING: Final = (
+    "host_compute",
+    "input_starvation",
+    "allocator_churn",
+    "checkpoint_stall",
+    "cpu_offload",
+)
+"""Idle time in which the host works, but does not launch."""
+
 
 def profiled_factor(
     subjects: Sequence[Subject],
@@ -56,7 +69,7 @@ def profiled_factor(
         subjects: the unchanged programs, one a device.
         runs: the replayed steps of each.
         readers: gives tables of each.
-        apart: when the host of each did something else (``build.not_launching``).
+        apart: when the host of each did something else (``host_work.not_launching``).
     """
     cost = estimate = 0.0
     for subject, run, read, beside in zip(subjects, runs, readers, apart, strict=True):
@@ -72,6 +85,35 @@ def profiled_factor(
 def of_calls(tool: str) -> dict[Bound, float]:
     """The factors of a tool that is known by its calls, by the name that users read."""
     return next(CALLED[source] for source, unit in UNIT_COSTS.items() if unit.tool == tool)
+
+
+def measured_part(
+    e: Explanation, measured: MeasuredCost
+) -> tuple[dict[Bound, float | None], float]:
+    """What recording costs by steps that were timed without it, and the error of their mean.
+
+    Both are shares of the recorded step.
+
+    Where some steps are odd, those that were not recorded held one more or less of them than a mean
+    step of the run does; where copies map pages in some steps, they may in all of these or in none.
+    Host work that launches nothing takes more or less from one stretch of steps to the next. A cost
+    that one of these hides is bounded, and not known.
+    """
+    run = long_run(e)
+    by_cause = e.gaps.by_cause()
+    work = pace.BETWEEN_TURNS * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
+    uneven = uneven_copies_ns(e)
+    deviation = run.spread_ns * (1 / e.n_steady + 1 / measured.unrecorded_steps) ** 0.5
+    by_chance = run.odd_ns / measured.unrecorded_steps
+    error = math.hypot(DEVIATIONS * deviation, by_chance, work, uneven)
+    cost = measured.cost_ns if not run.odd_ns else run.step_ns - measured.unrecorded_ns
+    known = not run.odd_ns and not uneven and work <= max(cost, 0.0)
+    part: dict[Bound, float | None] = {
+        "low": (cost + error) / e.step_ns,
+        "expected": cost / e.step_ns if known else None,
+        "high": (cost - error) / e.step_ns,
+    }
+    return part, deviation / e.step_ns
 
 
 def measured_factor(

@@ -18,7 +18,7 @@ from stepscope.intervals import stab_innermost, union
 from stepscope.intervals.algebra import Intervals, clip, total
 from stepscope.kernels.categories import classify
 from stepscope.simulation import changes as edit
-from stepscope.simulation.changes import Change, Subject
+from stepscope.simulation.changes import Change
 from stepscope.simulation.model import Prediction, Simulation
 from stepscope.simulation.path import Part, Walker
 from stepscope.simulation.program import Replay
@@ -36,6 +36,7 @@ from stepscope.simulation.result import (
 )
 from stepscope.simulation.setting import SettingChange, Validity, least_sure
 from stepscope.simulation.settings.base import Edit
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 

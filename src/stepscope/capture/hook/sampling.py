@@ -48,7 +48,6 @@ class Sampler:
         period_ns = round(self._period_s * 1e9)
         self._new_frames = [f"P\t{head[0]}\t{head[1]}\t{head[2]}\t{period_ns}\n"]
         self._samples: list[str] = []
-        self._lost = 0
         self._ended = False
 
     def start(self) -> None:
@@ -102,7 +101,6 @@ class Sampler:
         if number is not None:
             return number
         if len(self._stacks) >= _MOST_STACKS:
-            self._lost += 1
             return -1
         number = self._stacks[whole] = len(self._stacks)
         numbers = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from stepscope.kernels.kernels import MATH_NAMES, Kernels
 from stepscope.kernels.precision import FloatArray
 from stepscope.operators.roofline import OperatorGroup, operator_groups
 from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.shapes import shapes_of
 
 _ID: Final = "aligned_shapes"
 
@@ -231,15 +231,7 @@ def _gemms(kernels: Kernels, case: Case) -> list[_Gemm]:
 
 def _sizes(shapes: str) -> tuple[int, int, int] | None:
     """m, n and k of a GEMM of the last two operands; None where it is none."""
-    try:
-        matrices = [
-            shape
-            for shape in json.loads(shapes)
-            if isinstance(shape, list) and len(shape) in (2, 3)
-            and all(isinstance(size, int) and size > 0 for size in shape)
-        ]  # fmt: skip
-    except ValueError:
-        return None
+    matrices = [s for s in shapes_of(shapes) if len(s) in (2, 3) and min(s) > 0]
     if len(matrices) < 2:
         return None
     left, right = matrices[-2:]

@@ -59,7 +59,6 @@ class RangeReader:
         self._domains: Domains = {}
         self._nesting: list[tuple[IntArray, IntArray, IntArray]] = []
         self.thread_names: dict[tuple[int, int], str] = {}
-        self.gil_rows = 0
 
     def read(self) -> None:
         """Fill ``range``, ``gil`` and ``operator``."""
@@ -214,7 +213,6 @@ class RangeReader:
                 state[number] = sink.string_table("gil", "state").code("waiting")
         states = state[numbers]
         rows = np.flatnonzero(is_gil & (states >= 0))
-        self.gil_rows += len(rows)
         sink.put(
             "gil",
             {

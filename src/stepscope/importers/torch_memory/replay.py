@@ -66,7 +66,6 @@ class Replayed:
         sizes: bytes by which each event changes what is allocated; 0 for other events.
         allocated: bytes allocated after each event.
         reserved: bytes of all segments after each event.
-        initial: address -> bytes of the blocks that were allocated before the first event.
         unknown: releases of blocks that nothing else knows.
         contradicted: blocks whose replayed size is not that of the snapshot.
     """
@@ -74,7 +73,6 @@ class Replayed:
     sizes: list[int] = field(default_factory=list)
     allocated: list[int] = field(default_factory=list)
     reserved: list[int] = field(default_factory=list)
-    initial: dict[int, int] = field(default_factory=dict)
     unknown: int = 0
     contradicted: int = 0
 
@@ -102,7 +100,6 @@ def replay(
     """
     found = Replayed()
     before = _undone(events, segments, live, pending, settings)
-    found.initial = dict(before.live)
     space = _Space(before.segments, {**before.live, **before.pending})
     held = dict(before.live)
     waiting = dict(before.pending)

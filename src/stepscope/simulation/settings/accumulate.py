@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.collectives import kinds
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import LAUNCH, MARK, C
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import (
@@ -22,6 +22,7 @@ from stepscope.simulation.settings.base import (
     whole,
 )
 from stepscope.simulation.settings.items import arranged, highest_instance
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
 

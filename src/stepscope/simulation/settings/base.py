@@ -15,10 +15,11 @@ import numpy as np
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.breakdown.explain import Explanation
 from stepscope.kernels.kernels import Kernels
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import LAUNCH, MARK, C
 from stepscope.simulation.setting import SettingChange, Validity
 from stepscope.simulation.settings.shapes import Parameters, parameters
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
 

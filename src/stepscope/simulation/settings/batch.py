@@ -13,22 +13,12 @@ from stepscope.activity import host
 from stepscope.collectives import kinds
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import MATH_NAMES
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import C
 from stepscope.simulation.setting import Validity
-from stepscope.simulation.settings.base import (
-    L2_BYTES,
-    Edit,
-    Facts,
-    Setting,
-    number,
-    rescaled,
-)
-from stepscope.simulation.settings.shapes import (
-    names_with,
-    of_weight_gradients,
-    on_parameters,
-)
+from stepscope.simulation.settings.base import L2_BYTES, Edit, Facts, Setting, number, rescaled
+from stepscope.simulation.settings.shapes import names_with, of_weight_gradients, on_parameters
+from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import BoolArray, IntArray
 
 CHECKED: Final = (0.25, 4.0)

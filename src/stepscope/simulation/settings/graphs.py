@@ -8,10 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.changes import Bound, Subject, gap_in_graph_ns
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import MARK, WAIT, C
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, launch_cost_ns
+from stepscope.simulation.subject import Subject
+from stepscope.simulation.without_causes import gap_in_graph_ns
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_values
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.program import LAUNCH, LONG_AGO_NS, Program
+from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import IntArray
 
 _COLUMNS = (

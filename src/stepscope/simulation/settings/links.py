@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from stepscope.collectives import kinds
 from stepscope.collectives.calls import Participant, job_calls
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.settings.base import Facts
+from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import IntArray
 
 NVLINK_GB_S: Final = {

@@ -11,10 +11,11 @@ import numpy.typing as npt
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.kernels.kernels import CATEGORY_NAMES
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, rescaled, setting_of
 from stepscope.simulation.settings.batch import Batch
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 

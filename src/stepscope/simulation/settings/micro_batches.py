@@ -10,13 +10,14 @@ import numpy as np
 
 from stepscope.collectives import kinds
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.engine import replay
 from stepscope.simulation.program import LAUNCH, MARK, C, Program
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, launches, rescaled, whole
 from stepscope.simulation.settings.batch import lengths
 from stepscope.simulation.settings.shapes import names_with
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from stepscope.kernels.kernels import Repair
 from stepscope.kernels.multi_tensor import fused_update
-from stepscope.simulation.changes import Bound, RemoveOps, ScaleOps, Subject, change_ops
+from stepscope.simulation.changed_operations import change_ops
+from stepscope.simulation.changes import Bound, RemoveOps, ScaleOps
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 
 

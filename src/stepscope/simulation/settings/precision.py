@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from stepscope.kernels.kernels import MATH_NAMES
 from stepscope.operators.bounds import kernel_bounds
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import C
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import (
@@ -24,6 +24,7 @@ from stepscope.simulation.settings.base import (
     rescaled,
 )
 from stepscope.simulation.settings.shapes import input_elements, names_with, on_parameters
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.overlap import SLOWED
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, steps_of, whole
@@ -23,6 +23,7 @@ from stepscope.simulation.settings.reduction import (
     reduced,
     slowed,
 )
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 
 KNOWN_RANKS: Final = 4

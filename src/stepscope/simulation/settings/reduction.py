@@ -8,12 +8,12 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.simulation.changes import Subject
 from stepscope.simulation.program import LAUNCH, MARK, C
 from stepscope.simulation.settings.base import Facts, launch_cost_ns, launches, steps_of
 from stepscope.simulation.settings.items import arranged, put_in
 from stepscope.simulation.settings.links import Link, Messages
 from stepscope.simulation.settings.shapes import gradients
+from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import IntArray
 
 MIB: Final = 1 << 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,10 +13,8 @@ import numpy as np
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.multi_tensor import one_pass_ns
-from stepscope.operators.flops import ITEM_BYTES
 from stepscope.trace.frame import BoolArray, IntArray
-
-Shape = tuple[int, ...]
+from stepscope.trace.shapes import ITEM_BYTES, Shape, matrices_of, shapes_of, types_of
 
 ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 _PRODUCT: Final = re.compile(r"::(mm|addmm|linear|bmm|baddbmm)$")
@@ -38,20 +35,6 @@ class Parameters:
     shapes: frozenset[Shape]
     tensors: int
     stated: bool
-
-
-def shapes_of(text: str | None) -> list[Shape]:
-    """The shapes of an operator's inputs; () for what is no tensor."""
-    try:
-        found = json.loads(text or "[]")
-    except (ValueError, RecursionError):
-        return []
-    if not isinstance(found, list):
-        return []
-    return [
-        tuple(one) if isinstance(one, list) and all(isinstance(n, int) for n in one) else ()
-        for one in found
-    ]
 
 
 def parameters(kernels: Kernels, begin_ns: IntArray, first: int, last: int) -> Parameters:
@@ -105,11 +88,7 @@ def gradients(kernels: Kernels) -> Gradients:
 
 def _item_bytes(types: str | None) -> int:
     """Bytes of an element of an operator's first input; those of single precision if unknown."""
-    try:
-        first = json.loads(types or "[]")[0]
-    except (ValueError, IndexError, KeyError, RecursionError):
-        return 4
-    return ITEM_BYTES.get(str(first), 4)
+    return ITEM_BYTES.get(next(iter(types_of(types)), ""), 4)
 
 
 def _accumulated(kernels: Kernels, begin_ns: IntArray, first: int, last: int) -> list[Shape]:
@@ -160,7 +139,7 @@ def of_weight_gradients(kernels: Kernels, known: Parameters) -> tuple[BoolArray,
     products = np.array([bool(_PRODUCT.search(text)) for text in [*table.texts["name"], ""]])
     gemm = gemm[products[table["name"][operator[gemm]]]]
     for row in distinct_values(operator[gemm]).tolist():
-        shapes = [s for s in shapes_of(table.text("input_shapes", row)) if len(s) >= 2]
+        shapes = matrices_of(table.text("input_shapes", row))
         if len(shapes) < 2:
             continue
         mine = gemm[operator[gemm] == row]
@@ -189,7 +168,7 @@ def input_elements(kernels: Kernels, rows: IntArray) -> IntArray:
         if code < 0:
             continue
         if code not in sizes:
-            large = [s for s in shapes_of(table.texts["input_shapes"][code]) if len(s) >= 2]
-            sizes[code] = prod(large[0]) if large else 0
+            matrices = matrices_of(table.texts["input_shapes"][code])
+            sizes[code] = prod(matrices[0]) if matrices else 0
         found[at] = sizes[code]
     return found

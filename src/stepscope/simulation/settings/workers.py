@@ -11,11 +11,12 @@ import numpy as np
 
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
 from stepscope.intervals.distinct import distinct_values
-from stepscope.simulation.changes import Bound, Subject
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import MARK, WAIT, C
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import Edit, Facts, Setting, steps_of, whole
 from stepscope.simulation.settings.items import arranged, put_in
+from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
 
