@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -346,7 +345,6 @@ def _with_recomputation(
     return own + np.where(elements > 0, forward * share / np.maximum(elements, 1), 0)
 
 
-@lru_cache(1 << 12)
 def work_of(operation: str) -> tuple[int, int]:
     """Instructions of an operation for one element, and special functions among them."""
     found = ((plain, special) for pattern, plain, special in _WORK if pattern.search(operation))

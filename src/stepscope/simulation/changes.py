@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import numpy as np
@@ -288,27 +287,10 @@ class Subject:
     rank: int
     gpu: GpuTimeline
     program: Program
-    _without: dict[float, Subject] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
 
     def becomes(self, **columns: object) -> Subject:
         """The same with some columns replaced."""
         return replace(self, program=replace(self.program, **columns))  # type: ignore[arg-type]
-
-    @cached_property
-    def waits_by_step(self) -> IntArray:
-        """How often the host waits for the device in each step.
-
-        Not while it saves a state: that is in few steps, in which it works on what it reads back,
-        and may last from one step into the next.
-        """
-        program = self.program
-        found = program.blocks.astype(np.int64)
-        found[columns_of(program.waits).items] += 1
-        found[program.wait_cause == C["checkpoint_stall"]] = 0
-        step = np.maximum(np.cumsum(program.kind == MARK) - 1, 0)
-        return np.bincount(step, weights=found).astype(np.int64)
 
     @property
     def is_op(self) -> BoolArray:
@@ -493,7 +475,7 @@ def _unrecorded(subject: Subject, bound: Bound) -> Subject:
 
 
 def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
-    """Less the cost of recording, from where it was paid; the last answer is kept.
+    """Less the cost of recording, from where it was paid.
 
     The estimate is what events cost, and is paid where they are. What recording costs beyond it is
     no event's: code and buffers push those of the program out of the caches, and a thread that
@@ -504,15 +486,6 @@ def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
         subject: the program.
         factor: the cost over its estimate.
     """
-    known = subject._without.get(factor)
-    if known is None:
-        known = _without_recording(subject, factor)
-        subject._without.clear()  # one is enough: a program is asked for at one factor in a row
-        subject._without[factor] = known
-    return known
-
-
-def _without_recording(subject: Subject, factor: float) -> Subject:
     program = subject.program
     work = own_work(program)
     work[:, C["profiler_overhead"]] = 0

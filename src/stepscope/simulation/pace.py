@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.simulation.changes import Bound, Subject, without_recording
+from stepscope.simulation.links import columns_of
 from stepscope.simulation.program import MARK, C, own_work
 from stepscope.trace.frame import IntArray
 
@@ -184,11 +185,25 @@ def no_longer_woken(before: list[Subject], after: list[Subject]) -> bool:
     hold, however often they wait, leaves the pace of the others as it was.
     """
     for one, other in zip(before, after, strict=True):
-        was, will = one.waits_by_step, other.waits_by_step
+        was, will = _waits(one), _waits(other)
         fewer = will < was if len(was) == len(will) else np.zeros(0, bool)
         if fewer.any() and 2 * int(fewer.sum()) >= len(fewer):
             return True
     return False
+
+
+def _waits(subject: Subject) -> IntArray:
+    """How often the host waits for the device in each step.
+
+    Not while it saves a state: that is in few steps, in which it works on what it reads back, and
+    may last from one step into the next.
+    """
+    program = subject.program
+    found = program.blocks.astype(np.int64)
+    found[columns_of(program.waits).items] += 1
+    found[program.wait_cause == C["checkpoint_stall"]] = 0
+    step = np.maximum(np.cumsum(program.kind == MARK) - 1, 0)
+    return np.bincount(step, weights=found).astype(np.int64)
 
 
 def _at(subject: Subject, pace: float) -> Subject:

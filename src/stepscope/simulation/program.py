@@ -155,8 +155,9 @@ def own_work(program: Program) -> IntArray:
     """
     items, causes = program.work_ns.shape
     found = np.zeros((causes, items), np.int64).T
-    for cause in np.flatnonzero(program.work_ns.any(axis=0)).tolist():
-        found[:, cause] = program.work_ns[:, cause]
+    for cause in range(causes):
+        if program.work_ns[:, cause].any():
+            found[:, cause] = program.work_ns[:, cause]
     return found
 
 
