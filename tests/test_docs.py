@@ -89,6 +89,7 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow  # beside the test above: a worker generates everything once
 def test_check_names_every_stale_file_and_writing_repairs_it(
     copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -180,6 +180,31 @@ def test_the_least_recently_used_go_first(
     assert names(cache) == sorted(entries[i].name for i in (2, 3))
 
 
+def test_entries_are_looked_at_once_an_eighth_of_what_was_free_is_written(
+    cache: Cache, build: Builder, make: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.get(make("a"), "nsys/1", build)
+    size = cache.entries()[0].bytes
+    looked: list[int] = []
+    shrink = Cache.shrink
+
+    def looking(self: Cache) -> None:
+        looked.append(len(self.entries()))
+        shrink(self)
+
+    monkeypatch.setattr(Cache, "shrink", looking)
+    cache.limit = 100 * size  # another bound: nothing is known of it
+    for name in "bcdefghijklmno":  # of 98 free ones, after b, 12.25 are an eighth: o is beyond
+        cache.get(make(name), "nsys/1", build)
+    assert looked == [2, 15]
+    cache.limit = 13 * size
+    cache.get(make("p"), "nsys/1", build)
+    assert looked == [2, 15, 16]
+    release(cache)
+    cache.get(make("q"), "nsys/1", build)
+    assert len(cache.entries()) == 13
+
+
 def test_looking_at_entries_is_no_use_of_them(
     cache: Cache, build: Builder, make: Callable[..., Path]
 ) -> None:

@@ -18,7 +18,6 @@ from stepscope.trace.errors import StorageError
 from stepscope.trace.store import storage_errors
 from stepscope.trace.trace import Trace
 
-_SMALL_BYTES = 1 << 20
 _MOST_OF_A_KIND = 256
 """Kept beside one trace; the oldest are removed."""
 
@@ -34,7 +33,6 @@ class Artifacts:
     def __init__(self, cache: Cache, trace: Trace) -> None:
         self._cache = cache
         self._folder = trace.folder
-        self._has_shrunk = False
 
     def path(self, name: str) -> Path | None:
         """Where an artifact is, if it is; None where nothing is kept of the trace.
@@ -79,9 +77,7 @@ class Artifacts:
                 for old in alike[: len(alike) - _MOST_OF_A_KIND]:
                     old.unlink(missing_ok=True)
             size = path.stat().st_size
-        if size > _SMALL_BYTES or not self._has_shrunk:  # once for many small ones
-            self._has_shrunk = True
-            self._cache.shrink()
+        self._cache.grown(size)
 
     def is_sound(self, name: str) -> bool:
         """Whether an artifact, where there is one, is as it was written; else it is removed."""

@@ -125,7 +125,8 @@ class Cache:
                 self._publish(filled, lock, entry, digest, again=again)
 
             self._build(lambda folder: given.read_by(lambda: build(folder, digest)), publish)
-            self.shrink()
+            with contextlib.suppress(OSError):  # a file was replaced right now
+                self.grown(sum(_sizes(entry).values()))
         return entry
 
     def renew(self, path: Path, importer: str, build: Callable[[Path, str], None]) -> None:
@@ -233,18 +234,14 @@ class Cache:
         found = []
         for folder in self.folder.glob(f"*{_SUFFIX}"):
             try:
-                size: Counter[str] = Counter()
-                for file in folder.iterdir():
-                    size[_kind(file)] += file.stat().st_size
-                # by the lock's time: reading the other files may change their times of access
-                used = max(folder.stat().st_mtime, _modified(folder / _LOCK_NAME))
+                size, used = _sizes(folder), _used_at(folder)
             except OSError:
                 continue  # removed by another process
             try:
                 meta = read_meta(folder)
             except InputError:
                 meta = Meta(input_name="(damaged)")
-            found.append(Entry(folder, meta.input_name, meta.source, dict(size), used))
+            found.append(Entry(folder, meta.input_name, meta.source, size, used))
         return sorted(found, key=lambda entry: -entry.used_at)
 
     def clear(self, kind: str = CAPTURES) -> int:
@@ -265,16 +262,31 @@ class Cache:
             self._memo.unlink()
         return freed
 
+    def grown(self, written: int) -> None:
+        """Keep the size bound after so many bytes were written.
+
+        To look at every entry takes longer than to write a small answer, so a process looks again
+        only once it has written what may matter: an eighth of what was free, as others write, too.
+        """
+        room = _ROOM.get((self.folder, self.limit), 0) - written
+        _ROOM[self.folder, self.limit] = room
+        if room <= 0:
+            self.shrink()
+
     def shrink(self) -> None:
         """Remove the least recently used entries until the size bound holds."""
-        entries = self.entries()
-        total = sum(entry.bytes for entry in entries)
-        for entry in reversed(entries[1:]):  # never the one just used
+        entries = []
+        for folder in self.folder.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(OSError):  # removed by another process
+                entries.append((_used_at(folder), folder, sum(_sizes(folder).values())))
+        total = sum(size for _, _, size in entries)
+        for _, folder, size in sorted(entries)[:-1]:  # never the one just used
             if total <= self.limit:
                 break
-            if self._remove(entry.folder):
-                total -= entry.bytes
+            if self._remove(folder):
+                total -= size
         self._remove_abandoned()
+        _ROOM[self.folder, self.limit] = (self.limit - total) // 8
 
     def _build(
         self, fill: Callable[[Path], None], publish: Callable[[Path, IO[bytes]], None]
@@ -401,9 +413,19 @@ def _replace_files(filled: Path, entry: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def _kind(file: Path) -> str:
-    """Which of ``KINDS`` a file of an entry is."""
-    return file.name.partition("-")[0] if file.suffix == ARTIFACT_SUFFIX else CAPTURES
+def _sizes(entry: Path) -> dict[str, int]:
+    """Bytes of an entry's files by ``KINDS``."""
+    sizes: Counter[str] = Counter()
+    with os.scandir(entry) as files:
+        for file in files:
+            made = file.name.endswith(ARTIFACT_SUFFIX)
+            sizes[file.name.partition("-")[0] if made else CAPTURES] += file.stat().st_size
+    return dict(sizes)
+
+
+def _used_at(entry: Path) -> float:
+    """When an entry was used last: by its lock, as reading other files may change their times."""
+    return max(entry.stat().st_mtime, _modified(entry / _LOCK_NAME))
 
 
 def _removed(file: Path) -> int:
@@ -430,6 +452,8 @@ def _modified(path: Path) -> float:
 
 
 _OURS: set[Path] = set()
+_ROOM: dict[tuple[Path, int], int] = {}
+"""Bytes that may be written before the size of a cache is looked at again, by folder and bound."""
 
 
 def _remove_tree(folder: Path) -> None:
