@@ -94,7 +94,7 @@ def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.
         at_least: count hosts with what they need at least.
     """
     tool = np.array([p.recording_ns for p in paces])[None, :]
-    hidden = np.minimum(_idle(parts, _HOSTS), np.maximum(_idle(parts, (_TOOL,)), tool))
+    hidden = np.minimum(_idle(parts, _HOSTS), np.maximum(recording_idle(parts), tool))
     device = parts.wall - parts.waiting - parts.missing - hidden
     host = np.array(
         [p.least_ns if at_least else max(p.need_ns - p.recording_ns, 0.0) for p in paces]
@@ -272,6 +272,11 @@ def _busy_longest(
     rows = late.any(axis=1)
     mine = float(np.where(late, busy, np.inf)[rows].min(axis=1).sum())
     return mine > float(np.where(late, 0, need)[rows].max(axis=1).sum())
+
+
+def recording_idle(parts: Parts) -> IntArray:
+    """Idle time that is charged to recording (windows x devices), ns."""
+    return _idle(parts, (_TOOL,))
 
 
 def _idle(parts: Parts, causes: tuple[str, ...]) -> IntArray:

@@ -73,7 +73,7 @@ class Ranked:
     def keeps_device_waiting(self) -> bool:
         """Whether the device waits or copies in it for much of the step, whatever is gained."""
         outside = self.detection.repair is None and self.cause.of_program
-        return outside and self.detection.time_ns >= _MUCH * self.case.step_ns
+        return outside and self.detection.time_ns >= _MUCH * self.case.own_step_ns
 
     @property
     def own_gain_ns(self) -> float:
@@ -147,10 +147,12 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
 def reported(found: list[Ranked]) -> list[Ranked]:
     """Those that are told as findings.
 
-    Where no repair alone gains anything, what keeps the device waiting for long is told.
+    Where no repair of the program alone gains anything, what keeps the device waiting for long is
+    told; that less could be recorded does not change that.
     """
-    worth = [item for item in found if item.gains]
-    return worth or [item for item in found if item.keeps_device_waiting][:1]
+    waiting = [item for item in found if item.keeps_device_waiting][:1]
+    repaired = any(item.gains for item in found if item.cause.of_program)
+    return [item for item in found if item.gains or (item in waiting and not repaired)]
 
 
 def order(item: Ranked) -> tuple[bool, float, float, float]:
@@ -168,7 +170,7 @@ def _detections(cases: list[Case]) -> dict[str, list[tuple[Case, Detection]]]:
     for case in cases:
         for cause in causes().values():
             detection = cause.detect(case)
-            if detection and detection.time_ns >= cause.min_share * case.step_ns:
+            if detection and detection.time_ns >= cause.least_ns(case):
                 seen.append((cause.id, case, detection))
     symptoms = {item for _, _, detection in seen for item in detection.absorbs}
     kept: dict[str, list[tuple[Case, Detection]]] = {}
