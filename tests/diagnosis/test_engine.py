@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -137,6 +138,19 @@ def test_a_wait_is_a_share_of_the_step_that_nobody_records(
     diagnosis, _ = diagnosed(build, tmp_path)
     named = [f.cause for f in diagnosis.findings]
     assert named == ["input_starvation", "profiler_overhead"][1 - told :]
+
+
+@pytest.mark.parametrize(("after", "told"), [(58.0, False), (56.0, True)])
+def test_a_wait_that_is_told_beside_the_unrecorded_step_gains_as_much_there(
+    after: float, told: bool
+) -> None:
+    """4 of 100 ns are 7 % of the 60 that nobody records: the gain there decides, 3 or 7 % of it."""
+    item = ranked_item("host_sync", 0.0, recorded=40.0)
+    predicted = Predicted(100 * after / 60, 50.0, 100.0, unrecorded=(60.0, after))
+    cast("SimpleNamespace", item.detection).time_ns = 4.0
+    assert replace(item, predicted=predicted).clears_its_share == told
+    cast("SimpleNamespace", item.detection).time_ns = 6.0
+    assert replace(item, predicted=predicted).clears_its_share
 
 
 def test_what_rests_on_the_cost_of_recording_is_a_share_of_the_recorded_step() -> None:
