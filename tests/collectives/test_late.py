@@ -65,6 +65,20 @@ def test_a_device_that_executes_longest_is_late_once_nothing_is_recorded() -> No
     assert late.sure_ns == pytest.approx(3e6)
 
 
+@pytest.mark.parametrize(("cause", "devices"), [("small_kernels", [0]), ("host_compute", None)])
+def test_what_a_device_takes_between_enqueued_kernels_goes_with_them(
+    cause: str, devices: list[int] | None
+) -> None:
+    """10.5 ms of kernels and 1 ms between them, where the other one needs 11 ms.
+
+    What its host does in that 1 ms it may do sooner where nothing is recorded.
+    """
+    parts = _parts((10_500, 10_000), (8_500, 0), {cause: (1_000.0, 0.0)} | IDLE)
+    paces = [_pace(20_000, 8_900), _pace(20_000, 9_000)]
+    late = lateness(parts, Work(_rows(3, 3), _rows(140, 100)), paces)
+    assert (late.devices if late is not None else None) == devices
+
+
 def test_who_waits_longer_is_not_late_where_nothing_was_recorded() -> None:
     parts = _parts((14_000, 10_000), (6_000, 0), {"launch_bound": (0.0, 10_000.0)})
     late = lateness(parts, Work(_rows(3, 3), _rows(140, 100)), [_pace(11_000), _pace(20_000)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -15,7 +16,7 @@ from stepscope.diagnosis import ranking
 from stepscope.diagnosis.cause import Case, Detection, causes
 from stepscope.diagnosis.engine import HEALTHY
 from stepscope.diagnosis.predictions import Predicted
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, order, ranked
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, order, ranked, reported
 from stepscope.diagnosis.result import Diagnosis, Evidence
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
@@ -120,9 +121,49 @@ def test_the_profiler_never_outranks_the_program(tmp_path: Path) -> None:
     assert first.predicted_step_ns == pytest.approx(known["step_ns"] * after / before, rel=0.01)
 
 
-def ranked_item(cause: str, gain: float) -> Ranked:
-    """A finding of a step of 100 ns that gains so much of it."""
-    case = cast("Case", SimpleNamespace(step_ns=100.0))
+@pytest.mark.parametrize(("waits", "told"), [(200.0, False), (350.0, True)])
+def test_a_wait_is_a_share_of_the_step_that_nobody_records(
+    tmp_path: Path, waits: float, told: bool
+) -> None:
+    """5 of 10 ms are recording: 0.35 ms are 7 % of the rest, 0.2 ms are 4 %; 5 % is told."""
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        build.range(at, at + waits, "dataload")
+        build.overhead(at + waits + 10, at + waits + 5_010, "buffer flush")
+        start, length = at + waits + 5_030, (4_960 - waits) / 4
+        for k in range(4):
+            begin = start + k * length
+            build.kernel(begin, begin + length - 1, call=(start - 19 + 4 * k, start - 16 + 4 * k))
+    diagnosis, _ = diagnosed(build, tmp_path)
+    named = [f.cause for f in diagnosis.findings]
+    assert named == ["input_starvation", "profiler_overhead"][1 - told :]
+
+
+@pytest.mark.parametrize(("after", "told"), [(58.0, False), (56.0, True)])
+def test_a_wait_that_is_told_beside_the_unrecorded_step_gains_as_much_there(
+    after: float, told: bool
+) -> None:
+    """4 of 100 ns are 7 % of the 60 that nobody records: the gain there decides, 3 or 7 % of it."""
+    item = ranked_item("host_sync", 0.0, recorded=40.0)
+    predicted = Predicted(100 * after / 60, 50.0, 100.0, unrecorded=(60.0, after))
+    cast("SimpleNamespace", item.detection).time_ns = 4.0
+    assert replace(item, predicted=predicted).clears_its_share == told
+    cast("SimpleNamespace", item.detection).time_ns = 6.0
+    assert replace(item, predicted=predicted).clears_its_share
+
+
+def test_what_rests_on_the_cost_of_recording_is_a_share_of_the_recorded_step() -> None:
+    case = ranked_item("host_sync", 0.0, recorded=40.0).case
+    assert causes()["host_sync"].least_ns(case) == pytest.approx(0.05 * 60)
+    for cause in ("launch_bound", "host_compute", "profiler_overhead"):
+        assert causes()[cause].least_ns(case) == pytest.approx(0.08 * 100)
+
+
+def ranked_item(cause: str, gain: float, recorded: float = 0.0) -> Ranked:
+    """A finding of a step of 100 ns that gains so much of it; recording takes so much."""
+    case = cast("Case", SimpleNamespace(step_ns=100.0, own_step_ns=100.0 - recorded))
     detection = cast("Detection", SimpleNamespace(time_ns=60.0, overhead_ns=0.0, repair=None))
     left = 100.0 - gain
     return Ranked(causes()[cause], case, detection, [0], Predicted(left, left, left))
@@ -181,6 +222,16 @@ def test_a_finding_is_folded_by_its_part_of_the_first_one(
 
 def test_an_unrecorded_step_of_no_length_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert folding(monkeypatch, {"host_sync": 50.0}, 0.0) == (["host_sync"], [0.5])
+
+
+def test_what_recording_takes_hides_no_waiting_of_the_program() -> None:
+    """Neither repair gains anything: that less could be recorded is no answer to the waiting."""
+    waiting = ranked_item("pipeline_bubble", 0.0)
+    recording = ranked_item("profiler_overhead", 50.0)
+    assert reported([waiting]) == [waiting]
+    assert reported([recording, waiting]) == [recording, waiting]
+    other = ranked_item("host_sync", 20.0)
+    assert reported([other, recording, waiting]) == [other, recording]
 
 
 def test_idle_time_beside_more_communication_is_not_what_data_lacks_for(tmp_path: Path) -> None:

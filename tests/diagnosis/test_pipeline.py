@@ -49,6 +49,31 @@ def test_more_micro_batches_gain_nothing_where_the_hosts_launch_all_the_time(
     assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
+def test_what_recording_keeps_the_stages_waiting_is_no_bubble(tmp_path: Path) -> None:
+    """Before each of two micro-batches, recording keeps the second stage's host for 1 ms.
+
+    The first stage waits for that, too. What both wait without is a third of the step.
+    """
+    programs = gpipe(2, 2, lambda stage: 1_000.0)
+    plain = step_us(programs)
+    first, second = programs
+    slowed = [
+        one
+        for op in second
+        for one in ([("recording", 1, 1_000.0), op] if op[0] == "forward" else [op])
+    ]
+    job = played(tmp_path, [first, slowed])
+    diagnosis = job.diagnose()
+    (finding,) = [f for f in diagnosis.findings if f.cause == "pipeline_bubble"]
+    evidence = {e.figure: e.value for e in finding.evidence}
+    (charged,) = job.query("SELECT max(recording_ns) AS ns FROM rank_pace").to_pylist()
+    assert charged["ns"] == pytest.approx(2_000_000, rel=0.02)
+    assert evidence["bubble_share"] == pytest.approx(1 / 3, rel=0.1)
+    assert evidence["mean_bubble_ns"] == pytest.approx(plain * 1e3 / 3, rel=0.1)
+    assert evidence["micro_batches"] == 2
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
+
+
 SLOW = {0: 387.0, 1: 400.0, 2: 417.0, 3: 625.0}
 """Forward pass of a micro-batch on each stage, us: the last one computes 15.0 ms a step, the others
 9.3 to 10.0."""

@@ -20,7 +20,7 @@ CALL = 5.0
 """What a launch takes the host, us."""
 
 Op = tuple[str, int, float]
-"""What (forward, backward, send, recv), of or with whom, and how long, us."""
+"""What (forward, backward, recording, send, recv), of or with whom, and how long, us."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def scheduled(programs: list[list[Op]], steps: int = STEPS) -> list[list[Done]]:
                 if at[stage] == len(ops):
                     continue
                 what, other, length = ops[at[stage]]
-                if what in ("forward", "backward"):
+                if what in ("forward", "backward", "recording"):
                     done[stage].append(Done(what, now[stage], now[stage] + length, step))
                     now[stage] += length
                     at[stage] += 1
@@ -136,6 +136,9 @@ def played(
                 if one.what in ("send", "recv"):
                     build.kernel(one.start, one.end, call=launch(one.start), name=SEND_RECV,
                                  stream=20, grid_x=2)  # fmt: skip
+                elif one.what == "recording":  # the host is kept from launching
+                    build.overhead(called + 3, one.end, "buffer flush")
+                    called = one.end
                 elif one.what == "update":
                     build.kernel(one.start, one.end, call=launch(one.start), name="adam", grid_x=64)
                 else:

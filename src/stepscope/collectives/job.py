@@ -24,7 +24,7 @@ from stepscope.collectives.exposure import (
     windows,
     work,
 )
-from stepscope.collectives.late import Lateness, lateness, own_time
+from stepscope.collectives.late import Lateness, lateness, own_time, recording_idle
 from stepscope.collectives.match import Matched, match
 from stepscope.collectives.parallel import Guess, guesses
 from stepscope.intervals import overlap_per_window
@@ -348,6 +348,7 @@ PACE_COLUMNS: Final = {
     "transfer_ns": "communication moves data and nothing covers it, ns per step",
     "blocking_ns": "part of transfer_ns that other work was ready to follow, ns per step",
     "bubble_ns": "part of waiting_ns in sends and receives, ns per step",
+    "recording_ns": "idle time that is charged to recording, ns per step",
     "missing_ns": "likely waiting for ranks that are not there, ns per step",
     "compute_ns": "compute kernels run, ns per step",
     "alone_ns": "part of compute_ns in which no communication runs, ns per step",
@@ -395,6 +396,7 @@ def pace_columns(c: Collectives) -> dict[str, AnyArray]:
             f"{name}_ns": mean(getattr(parts, name))
             for name in ("waiting", "transfer", "blocking", "bubble", "missing", "compute", "alone")
         },
+        "recording_ns": mean(recording_idle(parts)),
         "stage": stage,
         "kernels": mean(c.work.kernels),
         "threads": mean(c.work.threads),

@@ -36,6 +36,8 @@ _TOOL: Final = "profiler_overhead"
 _HOSTS: Final = (_TOOL, "launch_bound", "host_compute")
 """Idle time in which a host was at work that recording slows."""
 
+_BETWEEN: Final = "small_kernels"
+
 _PAIR: Final = 2
 
 _NINE_OF_TEN = 1.64
@@ -94,7 +96,7 @@ def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.
         at_least: count hosts with what they need at least.
     """
     tool = np.array([p.recording_ns for p in paces])[None, :]
-    hidden = np.minimum(_idle(parts, _HOSTS), np.maximum(_idle(parts, (_TOOL,)), tool))
+    hidden = np.minimum(_idle(parts, _HOSTS), np.maximum(recording_idle(parts), tool))
     device = parts.wall - parts.waiting - parts.missing - hidden
     host = np.array(
         [p.least_ns if at_least else max(p.need_ns - p.recording_ns, 0.0) for p in paces]
@@ -284,16 +286,22 @@ def _busy_longest(
 ) -> bool:
     """Whether what the late devices execute takes longer than all that the others need.
 
-    Recording slows hosts and no kernels: such a device is late once nothing is recorded, whoever
-    waits for whom while it is.
+    Recording slows hosts and no kernels, nor what a device takes from one to the next that is
+    enqueued already: such a device is late once nothing is recorded, whoever waits for whom while
+    it is.
     """
     if not any(pace.recording_ns for pace in paces):
         return False
-    idle = _idle(parts, tuple(parts.idle))
+    idle = _idle(parts, tuple(cause for cause in parts.idle if cause != _BETWEEN))
     busy = (parts.wall - parts.waiting - parts.missing - idle).astype(np.float64)
     rows = late.any(axis=1)
     mine = float(np.where(late, busy, np.inf)[rows].min(axis=1).sum())
     return mine > float(np.where(late, 0, need)[rows].max(axis=1).sum())
+
+
+def recording_idle(parts: Parts) -> IntArray:
+    """Idle time that is charged to recording (windows x devices), ns."""
+    return _idle(parts, (_TOOL,))
 
 
 def _idle(parts: Parts, causes: tuple[str, ...]) -> IntArray:

@@ -86,6 +86,11 @@ class Case:
         """Mean steady step, ns."""
         return self.explanation.step_ns
 
+    @property
+    def own_step_ns(self) -> float:
+        """The same without the idle time that is charged to recording: no cause holds any of it."""
+        return self.step_ns - self.idle_ns("profiler_overhead")
+
     def idle_ns(self, cause: str) -> float:
         """Idle time charged to a cause, ns per step."""
         return self.explanation.idle_by_cause_ns.get(cause, 0) / self.explanation.n_steady
@@ -208,7 +213,7 @@ class Cause:
         differential: what separates it from causes that look like it.
         prediction: how the gain is predicted.
         reference: where the definition comes from.
-        min_share: share of the step from which it is reported.
+        min_share: share of the step from which it is reported (:meth:`least_ns`).
         remedies: what usually helps, whatever the capture, the most effective first: for who asks
             about the cause; a finding has the advice for its own case. Commands stand in backticks.
         detect: a device's case -> detection, or None.
@@ -217,6 +222,8 @@ class Cause:
         takes_time: False for verdicts, which have no time of their own.
         of_program: False when the cause lies in the measurement, not in the program: it then
             never outranks a cause that does.
+        less_recording: whether its time is what is left of a host's time once the estimated cost
+            of recording is taken away, so that it is known no better than that.
     """
 
     id: str
@@ -231,6 +238,17 @@ class Cause:
     time_sql: str | None = None
     takes_time: bool = True
     of_program: bool = True
+    less_recording: bool = False
+
+    def least_ns(self, case: Case) -> float:
+        """The time from which it is reported, ns per step.
+
+        A share of the step that nobody records, as the time is: a wait is no less of the program
+        where recording makes the steps longer. Where the time itself rests on the estimate of that
+        cost, it is a share of the recorded step, which is the larger.
+        """
+        own = self.of_program and not self.less_recording
+        return self.min_share * (case.own_step_ns if own else case.step_ns)
 
 
 @cache

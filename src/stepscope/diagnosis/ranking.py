@@ -48,6 +48,20 @@ class Ranked:
         return self.detection.time_ns / (before or self.case.step_ns)
 
     @property
+    def clears_its_share(self) -> bool:
+        """Whether it is told: its time is enough of the recorded step, or else its gain of the own.
+
+        Recording makes the time longer that passes in a cause, too. What is enough only beside a
+        step without recording must therefore gain as much where the replay leaves recording out.
+        """
+        if _is_enough_as_recorded(self.cause, self.case, self.detection):
+            return True
+        before = self.case.step_ns
+        if self.predicted.unrecorded is not None:
+            before = self.predicted.unrecorded[0]
+        return self.own_gain_ns >= self.cause.min_share * before
+
+    @property
     def gain_ns(self) -> float:
         """Predicted gain, ns per step."""
         return self.case.step_ns - self.predicted.step_ns
@@ -68,7 +82,7 @@ class Ranked:
     def keeps_device_waiting(self) -> bool:
         """Whether the device waits or copies in it for much of the step, whatever is gained."""
         outside = self.detection.repair is None and self.cause.of_program
-        return outside and self.detection.time_ns >= _MUCH * self.case.step_ns
+        return outside and self.detection.time_ns >= _MUCH * self.case.own_step_ns
 
     @property
     def own_gain_ns(self) -> float:
@@ -128,6 +142,7 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
     if INSUFFICIENT in seen:
         seen = {INSUFFICIENT: seen[INSUFFICIENT]}
     found = [_ranked(causes()[cause], pairs, predict) for cause, pairs in seen.items()]
+    found = [item for item in found if item.clears_its_share]
     found.sort(key=order, reverse=True)
     first = found[:1]
     # what is small beside the first cause is its side effect
@@ -142,10 +157,12 @@ def ranked(cases: list[Case], predict: Predict | None = None) -> list[Ranked]:
 def reported(found: list[Ranked]) -> list[Ranked]:
     """Those that are told as findings.
 
-    Where no repair alone gains anything, what keeps the device waiting for long is told.
+    Where no repair of the program alone gains anything, what keeps the device waiting for long is
+    told; that less could be recorded does not change that.
     """
-    worth = [item for item in found if item.gains]
-    return worth or [item for item in found if item.keeps_device_waiting][:1]
+    waiting = [item for item in found if item.keeps_device_waiting][:1]
+    repaired = any(item.gains for item in found if item.cause.of_program)
+    return [item for item in found if item.gains or (item in waiting and not repaired)]
 
 
 def order(item: Ranked) -> tuple[bool, float, float, float]:
@@ -163,14 +180,24 @@ def _detections(cases: list[Case]) -> dict[str, list[tuple[Case, Detection]]]:
     for case in cases:
         for cause in causes().values():
             detection = cause.detect(case)
-            if detection and detection.time_ns >= cause.min_share * case.step_ns:
+            if detection and detection.time_ns >= cause.least_ns(case):
                 seen.append((cause.id, case, detection))
-    symptoms = {item for _, _, detection in seen for item in detection.absorbs}
+    symptoms = {
+        item
+        for cause_id, case, detection in seen
+        if _is_enough_as_recorded(causes()[cause_id], case, detection)
+        for item in detection.absorbs
+    }
     kept: dict[str, list[tuple[Case, Detection]]] = {}
     for cause_id, case, detection in seen:
         if (cause_id, case.rank) not in symptoms:
             kept.setdefault(cause_id, []).append((case, detection))
     return kept
+
+
+def _is_enough_as_recorded(cause: Cause, case: Case, detection: Detection) -> bool:
+    """Whether a cause takes the share of the recorded step that it is told from."""
+    return detection.time_ns >= cause.min_share * case.step_ns
 
 
 def _ranked(cause: Cause, pairs: list[tuple[Case, Detection]], predict: Predict | None) -> Ranked:

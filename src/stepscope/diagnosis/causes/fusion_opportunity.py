@@ -14,7 +14,7 @@ def detect(case: Case) -> Detection | None:
     found, repair = inside.chains, inside.compiled
     if found is None or repair is None:
         return None
-    if case.explanation.kernels.per_step(found.repair.saved_ns) < CAUSE.min_share * case.step_ns:
+    if case.explanation.kernels.per_step(found.repair.saved_ns) < CAUSE.least_ns(case):
         return None
     return detection(
         case,

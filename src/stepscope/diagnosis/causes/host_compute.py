@@ -110,4 +110,5 @@ CAUSE = Cause(
         "vectorise what is a Python loop",
     ),
     detect=detect,
+    less_recording=True,
 )

@@ -74,7 +74,7 @@ def detect(case: Case) -> Detection | None:
     if not time:
         return None
     # What twice the estimated cost of recording would explain is not claimed.
-    if time - unclaimed_ns(case) < CAUSE.min_share * case.step_ns:
+    if time - unclaimed_ns(case) < CAUSE.least_ns(case):
         return None
     overhead = uncertain_overhead_ns(case, time)
     where = case.place(_ID)
@@ -163,4 +163,5 @@ CAUSE = Cause(
         "fused optimizers (fused=True) and torch.compile, which merge kernels",
     ),
     detect=detect,
+    less_recording=True,
 )

@@ -191,4 +191,5 @@ CAUSE = Cause(
         "split a pipeline's layers by measured time, not by their number",
     ),
     detect=detect,
+    less_recording=True,
 )

@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
+
 from stepscope.collectives.job import Collectives, stages_of
+from stepscope.collectives.late import recording_idle
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import position
 
 _ID = "pipeline_bubble"
 
-_TIME_SQL = "SELECT round(avg(bubble_ns))::BIGINT FROM rank_pace"
+_RECORDING = "(SELECT max(recording_ns) FROM rank_pace)"
+_BUBBLE = f"greatest(bubble_ns + recording_ns - {_RECORDING}, 0)"
+_TIME_SQL = f"SELECT round(avg({_BUBBLE}))::BIGINT FROM rank_pace"
 _SLOW = "SELECT max(compute_ns) FROM rank_pace"
 _SHARE_SQL = (
-    "SELECT round(max(bubble_ns / step_ns::DOUBLE), 4) FROM rank_pace "
+    f"SELECT round(max({_BUBBLE} / (step_ns - {_RECORDING})::DOUBLE), 4) FROM rank_pace "
     f"WHERE compute_ns >= 0.99 * ({_SLOW})"
 )
-_FILL_SQL = f"SELECT max(bubble_ns) FROM rank_pace WHERE compute_ns = ({_SLOW})"
+_FILL_SQL = f"SELECT max({_BUBBLE}) FROM rank_pace WHERE compute_ns = ({_SLOW})"
 LAUNCH_NS: Final = 50_000
 """What an eager framework takes from one launch to the next at most, where nothing else is done: a
 host that takes longer has time to spare, or other work."""
@@ -28,7 +33,7 @@ _STAGES_SQL = "SELECT max(stage) + 1 FROM rank_pace"
 # micro-batch, forward and backward.
 _MICRO_BATCHES = (
     "SELECT greatest(1, round({} * (sum(compute_ns) - max(compute_ns)) / (SELECT "
-    f"greatest(max(bubble_ns), 1) FROM rank_pace WHERE compute_ns >= 0.99 * ({_SLOW}))))::BIGINT "
+    f"greatest(max({_BUBBLE}), 1) FROM rank_pace WHERE compute_ns >= 0.99 * ({_SLOW}))))::BIGINT "
     "FROM (SELECT avg(compute_ns) AS compute_ns FROM rank_pace WHERE stage >= 0 GROUP BY stage)"
 )
 
@@ -39,7 +44,10 @@ def detect(case: Case) -> Detection | None:
     if c is None or c.alone or not len(c.parts):
         return None
     me = position(case)
-    bubbles = c.parts.bubble.mean(axis=0)
+    # the host that recording slows most keeps the others waiting by as much
+    tool = recording_idle(c.parts).mean(axis=0)
+    bubbles = np.maximum(c.parts.bubble.mean(axis=0) + tool - tool.max(), 0.0)
+    step = float(c.step_ns - tool.max())
     stages = stages_of(c)
     if me not in {device for stage in stages for device in stage} or not bubbles[me]:
         return None
@@ -49,10 +57,10 @@ def detect(case: Case) -> Detection | None:
     if slow is not None:
         compute = c.parts.compute.mean(axis=0)
         fill = round(float(bubbles[max(slow.devices, key=lambda d: float(compute[d]))]))
-    halved = float(c.step_ns) - fill / 2
+    halved = step - fill / 2
     host = _host_ns(c)
     limited = host > halved
-    longer = host >= float(c.step_ns)
+    longer = host >= step
     message = (
         "{stages} pipeline stages wait for each other inside sends and receives, "
         "{mean_bubble_ns} per step in the mean; filling and draining takes {bubble_share} of "
@@ -90,8 +98,8 @@ def detect(case: Case) -> Detection | None:
             Figure("micro_batches_to_halve", "count", _MICRO_BATCHES.format(2)),
             *host_figures,
         ],
-        floor_ns=max(halved, min(host, float(c.step_ns)), 0.0),
-        least_floor_ns=max(float(c.step_ns) - fill, 0.0),
+        floor_ns=max(halved, min(host, step), 0.0),
+        least_floor_ns=max(step - fill, 0.0),
         # what launching less makes of the hosts, the capture does not say
         at_least=longer,
         next_capture=None if c.matched.complete else "the same capture of the ranks not there",

@@ -56,7 +56,7 @@ def detect(case: Case) -> Detection | None:
     if late.mechanism == "idle" and late.idle_cause in _NAMED_THEMSELVES:
         return None
     overhead = 0.0 if late.mechanism == "rate" else _more_recording(c, late)
-    if overhead and late.imposed_ns - overhead < CAUSE.min_share * case.step_ns:
+    if overhead and late.imposed_ns - overhead < CAUSE.least_ns(case):
         return None
     root_cause = late.idle_cause
     own = causes()[root_cause].detect(case) if root_cause in causes() else None
@@ -209,4 +209,5 @@ CAUSE = Cause(
         "see what the late rank does instead: `stepscope diagnose` on its capture alone",
     ),
     detect=detect,
+    less_recording=True,
 )
