@@ -16,7 +16,9 @@ from stepscope.diagnosis.combined import both
 from stepscope.diagnosis.predictions import Predicted
 from stepscope.diagnosis.ranking import Ranked
 from stepscope.diagnosis.reliability import why_unreliable
-from stepscope.diagnosis.result import Diagnosis
+from stepscope.diagnosis.result import Combined, Diagnosis
+from stepscope.render.beside import combined_text, rank_cells, rank_headings
+from stepscope.render.text import milliseconds
 from stepscope.trace.frame import Frame
 
 RANKS = [DATA.parent / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz" for rank in range(2)]
@@ -140,3 +142,31 @@ def test_what_holds_the_whole_step_is_no_place_in_it() -> None:
     assert kept["name"].tolist() == [1, 1, 2]
     assert len(_without_wrappers(frame, (0, 200), launched)) == len(frame)
     assert len(_without_wrappers(frame, (0, 100), launched[:0])) == len(frame)
+
+
+def test_copies_have_a_column_where_they_take_some_of_a_step() -> None:
+    found = Job([unpack(path) for path in RANKS]).diagnose()
+    rows = [msgspec.structs.replace(row, copy_ns=0) for row in found.ranks]
+    without = msgspec.structs.replace(found, ranks=rows)
+    assert rank_headings(without) == ["compute", "wait", "transfer", "idle"]
+    rows[1] = msgspec.structs.replace(rows[1], copy_ns=rows[1].step_ns // 50)
+    copying = msgspec.structs.replace(found, ranks=rows)
+    assert rank_headings(copying) == ["compute", "wait", "transfer", "copy", "idle"]
+    assert {len(cells) for cells in rank_cells(copying).values()} == {5}
+
+
+def test_what_two_findings_gain_twice_is_said() -> None:
+    _, found = diagnosed("gpt1024_checkpoint_spike")
+    (first, *_) = found.findings
+    step = next(e.value for e in first.evidence if e.figure == "step_ns")
+    half = msgspec.structs.replace(first, cause="gil_contention", predicted_step_ns=int(step / 2))
+    both_ns = round(0.4 * step)  # 50 % and 50 % gain 60 % together: 40 % of the step is the same
+    together = Combined(["gil_contention", "host_sync"], both_ns, both_ns, both_ns, True)
+    text = combined_text(msgspec.structs.replace(found, findings=[half, half], combined=together))
+    assert text.startswith("1 and 2 together (GIL contention and host synchronisation): the step")
+    assert text.endswith(
+        f"; {milliseconds(0.4 * step)} of what either gains alone is the same time"
+    )
+    apart = msgspec.structs.replace(together, predicted_step_ns=0)
+    text = combined_text(msgspec.structs.replace(found, findings=[half, half], combined=apart))
+    assert "the same time" not in text

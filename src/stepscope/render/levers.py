@@ -109,17 +109,17 @@ def bound_lines(split: KernelSplit) -> list[str]:
     if bound.known_share < _MOSTLY:
         first = (
             f"roofline bound ({source}): the work of only {percent(bound.known_share)} of the "
-            "kernel time is known; with that at its ceiling the step takes "
+            "kernel time is known; with that at its ceiling and no idle time the step would take "
             f"{milliseconds(bound.bound_ns)}"
         )
         if not bound.known_share:
             first = f"no roofline bound ({source}): the work of no kernel is known"
     else:
         first = (
-            f"roofline bound ({source}): at most {bound.speedup:.1f} times faster with these "
-            f"kernels on this GPU, {milliseconds(bound.bound_ns)} per step; "
-            f"{bound.fused_speedup:.1f} times, {milliseconds(bound.fused_bound_ns)}, if kernels "
-            "that wait for memory were merged into others without a rest"
+            f"roofline bound ({source}): with these kernels at their ceilings and no idle time the "
+            f"step would take {milliseconds(bound.bound_ns)}, {bound.speedup:.1f} times as fast; "
+            f"{milliseconds(bound.fused_bound_ns)}, {bound.fused_speedup:.1f} times, if kernels "
+            "that wait for memory were merged into others and left none of their time"
         )
     return [first, *(f"assumed: {text}" for text in bound.assumed)]
 

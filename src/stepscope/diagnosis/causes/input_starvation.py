@@ -214,8 +214,9 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
             ),
         ]
         pace_text = (
-            "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
-            "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
+            "; loading holds the training thread for at least {loading_ns_per_step}, the rest of "
+            "the step takes {work_ns_per_step}: to keep up, that needs at least {workers_needed} "
+            "workers"
         )
         return more, pace_text
     return [], ""
