@@ -13,6 +13,8 @@ _NOTABLE = 0.01
 """Share of a step under which copies have no column."""
 _SAME = 0.1
 """Share of the step from which on it is said that two findings gain the same time."""
+_SAME_STEP = 0.05
+"""Steps that differ by less are as long as each other."""
 _MOST_STEPS = 4
 
 
@@ -45,6 +47,15 @@ def reliability_text(finding: Finding) -> str:
             "; the steps that do not hold the cause take "
             f"{milliseconds(finding.unaffected_step_ns)} on average"
         )
+        unrecorded = next(
+            (e.value for e in finding.evidence if e.figure == "unrecorded_step_ns"), None
+        )
+        most = (1 - _SAME_STEP) * finding.unaffected_step_ns
+        if unrecorded is not None and max(unrecorded, finding.predicted_step_ns) < most:
+            text += (
+                ", with what recording costs them; when nothing is recorded, a step without the "
+                f"cause takes about {milliseconds(unrecorded)}"
+            )
     return text
 
 
