@@ -266,8 +266,8 @@ def _saving_as_one(surplus: dict[str, float], parts: Parts, late: BoolArray) -> 
     saving = parts.idle.get(_SAVING)
     if saving is None:
         return
-    stalled = (saving > 0) & late
-    copies = _surplus(np.where(stalled.any(axis=1)[:, None], parts.copy, 0), late)
+    stalled: BoolArray = ((saving > 0) & late).any(axis=1)
+    copies = _surplus(np.where(stalled[:, None], parts.copy, 0), late)
     if copies > 0:
         surplus["copy"] -= copies
         surplus[f"idle {_SAVING}"] += copies
