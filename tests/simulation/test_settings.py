@@ -141,7 +141,7 @@ def test_bf16_is_refused_where_tensor_cores_multiply_fp16_only(
     monkeypatch.setattr(precision, "products", lambda facts, target: single)
     with pytest.raises(UsageError, match="do not multiply BF16; those of Volta and Turing"):
         precision.lengths(facts, "bf16")
-    with pytest.raises(UsageError, match="do not multiply TF32$"):
+    with pytest.raises(UsageError, match=r"do not multiply TF32$"):
         precision.lengths(facts, "tf32")
 
 
