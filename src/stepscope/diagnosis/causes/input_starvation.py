@@ -102,7 +102,7 @@ def detect(case: Case) -> Detection | None:
             Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
         ]
         message += (
-            "; {late_steps} of {steady_steps} steps hold nearly all of it: a longer capture tells "
+            "; nearly all of it lies in {late_steps} of {steady_steps} steps: a longer capture tells "
             "the mean step of today better, on which the gain depends"
         )
     used_up = loader.who == "workers" and _uses_up(waits)
