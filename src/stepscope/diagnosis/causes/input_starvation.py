@@ -102,8 +102,8 @@ def detect(case: Case) -> Detection | None:
             Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
         ]
         message += (
-            "; nearly all of it lies in {late_steps} of {steady_steps} steps: a longer capture tells "
-            "the mean step of today better, on which the gain depends"
+            "; nearly all of it lies in {late_steps} of {steady_steps} steps: a longer capture "
+            "tells the mean step of today better, on which the gain depends"
         )
     used_up = loader.who == "workers" and _uses_up(waits)
     # steps that use up what was ready say nothing of the others
