@@ -6,6 +6,7 @@ findings it is told briefly.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ _SMALL = 0.01
 _MOSTLY = 0.5
 """Share of the kernel time whose work must be known for a bound of the whole step."""
 _LATER = "once what is found above is repaired"
+_HELD = re.compile(r"the gain of the finding '([^']+)' is part of this one")
 _TITLE = "What is left in the kernels"
 
 
@@ -77,6 +79,10 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
         lines.append(Line("no lever gains more than the steps vary"))
     if in_full and len(levers) > 1:
         lines.append(Line("each is predicted alone: gains in the same kernels do not add up"))
+    if any(_more_than_left(lever, diagnosis) for lever in shown):
+        lines.append(
+            Line("these are gains of today's step: they do not add up with those of the findings")
+        )
     bound = bound_lines(split)
     lines += [Line(text) for text in (bound if in_full else bound[:1])]
     if in_full and split.examine:
@@ -84,12 +90,24 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
     return lines
 
 
+def _more_than_left(lever: Finding, diagnosis: Diagnosis) -> bool:
+    """Whether a lever gains more than what a finding leaves of the step."""
+    later = lever.message.endswith(_LATER)
+    gain = _step_ns(lever) - lever.predicted_step_ns
+    return not later and any(gain > one.predicted_step_ns for one in diagnosis.findings)
+
+
+def _step_ns(lever: Finding) -> float:
+    return next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
+
+
 def headline(lever: Finding) -> str:
     """What a lever gains, with the range."""
-    step = next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
+    step = _step_ns(lever)
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
     gain = step - lever.predicted_step_ns
     later = ", once the findings are fixed" if lever.message.endswith(_LATER) else ""
+    later += "".join(f", the gain of '{title}' included" for title in _HELD.findall(lever.message))
     return (
         f"{clean(lever.message.partition(': ')[0])}: saves about {milliseconds(gain)} per step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "

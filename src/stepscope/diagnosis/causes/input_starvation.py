@@ -187,9 +187,10 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
     """At what pace batches come, and how many workers would keep up: figures and a template."""
     if loader.fetch_ns:
         pace_text = (
-            "; {loader_workers} workers take {fetch_ns} for a batch each, the rest of the step "
-            "takes {work_ns_per_step}"
-        )
+            "; one worker makes the batches and takes {fetch_ns} for each"
+            if loader.workers == 1
+            else "; {loader_workers} workers take {fetch_ns} for a batch each"
+        ) + ", the rest of the step takes {work_ns_per_step}"
         if loader.lacks_cpus:
             return [], pace_text + _NO_CPU
         keep_up = ": {workers_needed} workers would keep up, given as many CPUs"
