@@ -382,7 +382,7 @@ def test_gains_that_do_not_add_up_with_those_of_findings_are_told(tmp_path: Path
     diagnosis = opened("nsys/gpt1024_healthy.sqlite.xz").diagnose()
     lever = named(diagnosis, "fused_optimizer")
     step = diagnosis.step_ns.mean
-    message = f"{lever.message}; the gain of the finding 'Inefficient kernel' is part of this one"
+    message = f"{lever.message}; the gain of the finding 'Inefficient kernel' lies in this one"
     held = msgspec.structs.replace(lever, predicted_step_ns=step // 2, message=message)
 
     def told(left: int) -> list[str]:

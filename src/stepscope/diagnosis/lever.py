@@ -151,7 +151,7 @@ class Pulled:
         saved_ns: what of it the change saves.
         predicted: the step after the change.
         after: whether it gains that only once the findings are repaired.
-        holds: titles of the findings whose kernels are among these.
+        holds: titles of the findings whose kernels are among these, and whether all of them are.
     """
 
     lever: Lever
@@ -161,7 +161,7 @@ class Pulled:
     saved_ns: IntArray
     predicted: Predicted
     after: bool = False
-    holds: tuple[str, ...] = ()
+    holds: dict[str, bool] = field(default_factory=dict)
 
     @property
     def gain_ns(self) -> float:
@@ -231,11 +231,8 @@ def pulled(
         if lever.claims:
             taken = taken.copy()
             taken[repair.rows if found.claimed is None else found.claimed] = True
-        holds = tuple(
-            causes()[cause].title
-            for cause, rows in of_findings.items()
-            if among(repair.rows, rows).any()
-        )
+        shared = {cause: among(rows, repair.rows) for cause, rows in of_findings.items()}
+        holds = {causes()[cause].title: bool(r.all()) for cause, r in shared.items() if r.any()}
         result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after, holds))
     return sorted(result, key=lambda item: (-item.gain_ns, item.lever.id))
 
@@ -429,8 +426,9 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {one.figure: one.value for one in evidence}
     message = filled(found.message, evidence, found.texts)
-    for title in item.holds:
-        message += f"; the gain of the finding '{title}' is part of this one"
+    for title, wholly in item.holds.items():
+        gain = "the gain" if wholly else "some of the gain"
+        message += f"; {gain} of the finding '{title}' lies in this one"
     if item.after:
         message += "; that shortens the step once what is found above is repaired"
     place = case.explanation.kernels.attribution.heaviest(found.repair.rows)

@@ -22,7 +22,7 @@ _SMALL = 0.01
 _MOSTLY = 0.5
 """Share of the kernel time whose work must be known for a bound of the whole step."""
 _LATER = "once what is found above is repaired"
-_HELD = re.compile(r"the gain of the finding '([^']+)' is part of this one")
+_HELD = re.compile(r"((?:some of )?the gain) of the finding '([^']+)' lies in this one")
 _TITLE = "What is left in the kernels"
 
 
@@ -107,7 +107,8 @@ def headline(lever: Finding) -> str:
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
     gain = step - lever.predicted_step_ns
     later = ", once the findings are fixed" if lever.message.endswith(_LATER) else ""
-    later += "".join(f", the gain of '{title}' included" for title in _HELD.findall(lever.message))
+    held = _HELD.findall(lever.message)
+    later += "".join(f", {gain} of '{title}' included" for gain, title in held)
     return (
         f"{clean(lever.message.partition(': ')[0])}: saves about {milliseconds(gain)} per step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
