@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -114,3 +116,21 @@ def test_a_host_that_is_as_slow_behind_a_wait_makes_no_difference() -> None:
     assert (late.devices, late.mechanism) == ([1], "rate")
     assert late.imposed_ns == pytest.approx(1e6)
     assert late.surplus_ns["idle launch_bound"] == pytest.approx(0.0)
+
+
+def test_a_state_that_is_saved_is_read_back_and_written_by_one_cause() -> None:
+    """In the last of four steps the first device copies for 8 ms and its host writes for 8 ms."""
+    parts = _parts((20_000, 20_000), (0, 0), {"checkpoint_stall": (0.0, 0.0)})
+    wall, copy, saving, waiting = (_rows(20_000, 20_000), *(_rows(0, 0) for _ in range(3)))
+    wall[3] = 36_000_000
+    copy[3, 0], saving[3, 0], waiting[3, 1] = 8_000_000, 8_000_000, 16_000_000
+    parts = replace(parts, wall=wall, copy=copy, waiting=waiting, idle={"checkpoint_stall": saving})
+    # its host works for 24 ms of a mean step, more than three of the steps last
+    paces = [Pace(24e6, 0.0, 8e6, 16e6, 24e6), _pace(8_000)]
+    assert own_time(parts, paces)[:, 0].tolist() == [20e6, 20e6, 20e6, 36e6]
+    late = lateness(parts, Work(_rows(3, 3), _rows(100, 100)), paces)
+    assert late is not None
+    assert (late.devices, late.mechanism, late.idle_cause) == ([0], "idle", "checkpoint_stall")
+    assert late.imposed_ns == pytest.approx(4e6)
+    assert late.surplus_ns["idle checkpoint_stall"] == pytest.approx(4e6)
+    assert late.surplus_ns["copy"] == pytest.approx(0.0)

@@ -15,8 +15,10 @@ from stepscope.api import Job
 from stepscope.diagnosis.combined import both
 from stepscope.diagnosis.predictions import Predicted
 from stepscope.diagnosis.ranking import Ranked
-from stepscope.diagnosis.reliability import why_unreliable
-from stepscope.diagnosis.result import Diagnosis
+from stepscope.diagnosis.reliability import unaffected_figure, why_unreliable
+from stepscope.diagnosis.result import Combined, Diagnosis
+from stepscope.render.beside import combined_text, rank_cells, rank_headings, reliability_text
+from stepscope.render.text import milliseconds
 from stepscope.trace.frame import Frame
 
 RANKS = [DATA.parent / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz" for rank in range(2)]
@@ -117,6 +119,29 @@ def test_where_nothing_is_predicted_nothing_is_unreliable() -> None:
     assert why_unreliable(nothing) == ""
 
 
+@pytest.mark.parametrize(("late", "told"), [(90, False), (100, True)])
+def test_a_gap_counts_to_every_step_that_it_lasts_in(late: int, told: bool) -> None:
+    """Six steps of 100 ns; each second one begins with a gap of 60 ns, or 10 ns before that."""
+    begin = np.arange(3) * 200 + late
+    segments = {"start_ns": begin, "end_ns": begin + 60}
+    explanation = SimpleNamespace(
+        segments_of=lambda cause: np.arange(3),
+        gaps=SimpleNamespace(segments=segments),
+        bounds_ns=np.arange(7) * 100,
+        first=0,
+        last=5,
+        n_steady=6,
+    )
+    detection = SimpleNamespace(time_sql=None, time_ns=30.0)
+    cause = SimpleNamespace(id="host_compute", time_sql=None)
+    case = SimpleNamespace(explanation=explanation)
+    found = unaffected_figure(
+        cast("Ranked", SimpleNamespace(case=case, cause=cause, detection=detection))
+    )
+    # 10 of the 60 ns lie in the step before: a third of what the mean step holds, and not nothing
+    assert (found is not None) == told
+
+
 def test_idle_time_ends_at_an_upload() -> None:
     _, found = diagnosed("cnn_disk")
     first = found.findings[0]
@@ -140,3 +165,47 @@ def test_what_holds_the_whole_step_is_no_place_in_it() -> None:
     assert kept["name"].tolist() == [1, 1, 2]
     assert len(_without_wrappers(frame, (0, 200), launched)) == len(frame)
     assert len(_without_wrappers(frame, (0, 100), launched[:0])) == len(frame)
+
+
+def test_copies_have_a_column_where_they_take_some_of_a_step() -> None:
+    found = Job([unpack(path) for path in RANKS]).diagnose()
+    rows = [msgspec.structs.replace(row, copy_ns=0) for row in found.ranks]
+    without = msgspec.structs.replace(found, ranks=rows)
+    assert rank_headings(without) == ["compute", "wait", "transfer", "idle"]
+    rows[1] = msgspec.structs.replace(rows[1], copy_ns=rows[1].step_ns // 50)
+    copying = msgspec.structs.replace(found, ranks=rows)
+    assert rank_headings(copying) == ["compute", "wait", "transfer", "copy", "idle"]
+    assert {len(cells) for cells in rank_cells(copying).values()} == {5}
+
+
+def test_what_two_findings_gain_twice_is_said() -> None:
+    _, found = diagnosed("gpt1024_checkpoint_spike")
+    (first, *_) = found.findings
+    step = next(e.value for e in first.evidence if e.figure == "step_ns")
+    half = msgspec.structs.replace(first, cause="gil_contention", predicted_step_ns=int(step / 2))
+    both_ns = round(0.4 * step)  # 50 % and 50 % gain 60 % together: 40 % of the step is the same
+    together = Combined(["gil_contention", "host_sync"], both_ns, both_ns, both_ns, True)
+    text = combined_text(msgspec.structs.replace(found, findings=[half, half], combined=together))
+    assert text.startswith("1 and 2 together (GIL contention and host synchronisation): the step")
+    assert text.endswith(
+        f"; {milliseconds(0.4 * step)} of what either gains alone is the same time"
+    )
+    apart = msgspec.structs.replace(together, predicted_step_ns=0)
+    text = combined_text(msgspec.structs.replace(found, findings=[half, half], combined=apart))
+    assert "the same time" not in text
+
+
+def test_steps_without_the_cause_that_take_longer_than_predicted_are_explained() -> None:
+    _, found = diagnosed("gpt1024_checkpoint_spike")
+    recorded = msgspec.structs.replace(found.findings[0].evidence[0], figure="unrecorded_step_ns")
+    finding = msgspec.structs.replace(
+        found.findings[0],
+        unreliable="wide",
+        unaffected_step_ns=20_000_000,
+        predicted_step_ns=12_000_000,
+        evidence=[msgspec.structs.replace(recorded, value=11_000_000)],
+    )
+    told = "recording costs them; when nothing is recorded, a step without the cause takes about"
+    assert reliability_text(finding).endswith(f"{told} {milliseconds(11_000_000)}")
+    as_long = msgspec.structs.replace(finding, predicted_step_ns=19_500_000)
+    assert told not in reliability_text(as_long)

@@ -378,6 +378,24 @@ def test_a_healthy_transformer_names_its_optimizer(tmp_path: Path) -> None:
     assert "| matmul | 34 % | 7.0 ms | its work is not known |" in diagnosis_markdown(diagnosis)
 
 
+def test_gains_that_do_not_add_up_with_those_of_findings_are_told(tmp_path: Path) -> None:
+    diagnosis = opened("nsys/gpt1024_healthy.sqlite.xz").diagnose()
+    lever = named(diagnosis, "fused_optimizer")
+    step = diagnosis.step_ns.mean
+    message = f"{lever.message}; the gain of the finding 'Inefficient kernel' lies in this one"
+    held = msgspec.structs.replace(lever, predicted_step_ns=step // 2, message=message)
+
+    def told(left: int) -> list[str]:
+        finding = msgspec.structs.replace(lever, cause="launch_bound", predicted_step_ns=left)
+        changed = msgspec.structs.replace(diagnosis, findings=[finding], levers=[held])
+        return [line.text for line in lever_lines(changed)]
+
+    few, many = told(step // 3), told(2 * step // 3)
+    assert few[1].endswith(", the gain of 'Inefficient kernel' included")
+    assert "these are gains of today's step" in " ".join(few)  # a half of a third that is left
+    assert "these are gains of today's step" not in " ".join(many)
+
+
 PAIRS = Path(__file__).parents[1] / "data" / "levers"
 
 

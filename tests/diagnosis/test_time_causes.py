@@ -297,3 +297,33 @@ def test_how_many_workers_would_keep_up(
     found = diagnosed(build, tmp_path)
     assert found.verdict == "input_starvation"
     assert figures(found.findings[0])[figure] == value
+
+
+@pytest.mark.parametrize("name", ["garbage collection, generation 2", ""])
+def test_a_pause_that_begins_with_the_end_of_the_step_before(tmp_path: Path, name: str) -> None:
+    """The device idles from the last 100 us of every fifth step on, the host from the next on."""
+    build, at = Build(), 0.0
+    for number in range(20):
+        begin = at
+        if number in (5, 10, 15):
+            if name:
+                build.range(at + 1, at + 30_000, name)
+            at += 30_000
+        for _ in range(10):
+            build.kernel(at + 10, at + 990, call=(at, at + 5))
+            at += 1_000
+        at += 90
+        build.range(begin, at, f"step {number}")
+    first = diagnosed(build, tmp_path).findings[0]
+    assert first.cause == "step_jitter"
+    assert figures(first)["outlier_steps"] == 3
+    if name:
+        assert "Python collects garbage in them ('garbage collection, generation 2')" in (
+            first.message
+        )
+        assert first.next_capture is None
+        assert any("gc.freeze()" in advice for advice in first.recommendations)
+    else:
+        assert "nothing in the capture says why" in first.message
+        assert first.next_capture is not None
+        assert "--gc" in first.next_capture

@@ -17,8 +17,10 @@ from tests.support.programs import Item, mark, naive_bounds, program, programs, 
 
 from stepscope.api import Job
 from stepscope.api.explained import changes_of
+from stepscope.kernels.ceilings import peaks_of
 from stepscope.simulation.engine import replay
 from stepscope.simulation.program import Program
+from stepscope.simulation.settings import precision
 from stepscope.simulation.settings.accumulate import repeated
 from stepscope.simulation.settings.base import Facts, setting_of, settings, steps_of
 from stepscope.simulation.settings.graphs import GRAPH_LAUNCH_NS, graphed
@@ -126,6 +128,21 @@ class _Named:
 
     def __getitem__(self, column: str) -> np.ndarray:
         return self._codes
+
+
+def test_bf16_is_refused_where_tensor_cores_multiply_fp16_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    facts = facts_of(["forward"])
+    kernels = cast("Any", facts.kernels)
+    kernels.steady, kernels.peaks = np.ones(1, bool), peaks_of("Tesla V100-SXM2-32GB")
+    kernels.device = ("Tesla V100-SXM2-32GB",)
+    single = (np.ones(1, bool), np.zeros(1, np.int64))
+    monkeypatch.setattr(precision, "products", lambda facts, target: single)
+    with pytest.raises(UsageError, match="do not multiply BF16; those of Volta and Turing"):
+        precision.lengths(facts, "bf16")
+    with pytest.raises(UsageError, match=r"do not multiply TF32$"):
+        precision.lengths(facts, "tf32")
 
 
 def test_accumulation_repeats_what_comes_before_the_update() -> None:
@@ -276,7 +293,7 @@ def test_every_setting_reads_its_example(name: str) -> None:
     one = settings()[name]
     assert setting_of(f"{name}={one.example}").text
     for bad in ("", "tea", "-1", "0", "nan", "1e9"):
-        with pytest.raises(UsageError, match=f"is not {name}="):
+        with pytest.raises(UsageError, match=rf"is not {name}=|from .* can be tried, not"):
             setting_of(f"{name}={bad}")
 
 

@@ -70,6 +70,24 @@ def test_iterations_of_an_engine_are_one_series_whatever_they_hold(tmp_path: Pat
     assert len(explained(build, tmp_path).steps) == 4
 
 
+@pytest.mark.parametrize(("update", "kind"), [("FusedAdamMath", "layer"), ("", "training_step")])
+def test_lists_of_tensors_that_are_copied_update_nothing(
+    tmp_path: Path, update: str, kind: str
+) -> None:
+    """Each layer copies its parameters together, as FSDP does; the update at the end is named."""
+    build = Build()
+    build.range(0, 10_000, "ProfilerStep#6")
+    build.kernel(1_000, 1_100, call=(900, 905), name="embedding")
+    for layer in range(12):
+        for k, name in enumerate(["gemm", "flash_fwd", "multi_tensor_apply_kernel<CopyFunctor>"]):
+            at = 1_200 + 600 * layer + 200 * k
+            build.kernel(at + 10, at + 190, call=(at, at + 5), name=name)
+    if update:
+        build.kernel(8_500, 8_600, call=(8_450, 8_455), name=f"multi_tensor<{update}>")
+    (inner,) = explained(build, tmp_path).steps.inner
+    assert (inner.kind, inner.count) == (kind, 12)
+
+
 def test_a_single_mark_wins_over_repeating_layers(tmp_path: Path) -> None:
     build = Build()
     build.range(0, 10_000, "ProfilerStep#6")

@@ -229,8 +229,9 @@ def levers_page() -> str:
         "What a diagnosis names as left to gain in the kernels of a step, in the order in which "
         "levers take their kernels. A lever is named where its gain is above the noise: two "
         "standard errors of the mean step, and at least "
-        f"{100 * lever.NOISE_SHARE:.0f} % of it. It changes no kernel that a "
-        "[finding](causes.md) changes, and gains at most the time of its kernels.",
+        f"{100 * lever.NOISE_SHARE:.0f} % of it. It gains at most the time of its kernels, and "
+        "changes none that a [finding](causes.md) changes, unless it is the repair of that finding "
+        "for all such kernels: then it says so.",
         table(
             ("lever", "title", "not where this is found"),
             [

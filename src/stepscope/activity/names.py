@@ -374,6 +374,9 @@ PLANNING_OPERATOR = re.compile(r"cudnn|miopen|mkldnn_convolution|_convolution", 
 COMPILED_KERNEL = re.compile(r"triton|inductor|nvrtc|jiterator|cupy_|numba|^fused_", re.IGNORECASE)
 """Kernels that are compiled while the program runs, as their compilers name them."""
 
+COLLECTION_RANGE: Final = re.compile(r"garbage collection, generation \d")
+"""Ranges of Python's garbage collections, as ``stepscope run --gc`` records them."""
+
 EVALUATION_RANGE = re.compile(
     r"(?<![a-z])(eval(uate|uation)?|valid(ate|ation)?|val|test|predict|inference|sample|generate)"
     r"(?![a-z])",

@@ -266,8 +266,8 @@ def changes_of(
         ScaleKernels,
     )
 
-    found: list[Change] = [RankLike(rank) for rank in ranks_like_median]
-    found += [Free(cause) for cause in free]
+    found: list[Change] = [RankLike(rank) for rank in dict.fromkeys(ranks_like_median)]
+    found += [Free(cause) for cause in dict.fromkeys(free)]  # a cause is gone once
     for text in scale_kernels:
         regex, equals, factor = text.rpartition("=")
         try:

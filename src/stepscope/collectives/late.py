@@ -33,6 +33,8 @@ _COMMON: Final = 0.5
 
 _TOOL: Final = "profiler_overhead"
 
+_SAVING: Final = "checkpoint_stall"
+
 _HOSTS: Final = (_TOOL, "launch_bound", "host_compute")
 """Idle time in which a host was at work that recording slows."""
 
@@ -88,7 +90,9 @@ def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.
     """What each device would need for each window on its own account, ns (windows x devices).
 
     The longer of what the device did but wait and what the host did but wait, each without what
-    the capturing tool cost: of the device, the idle time that a host left which it slowed.
+    the capturing tool cost: of the device, the idle time that a host left which it slowed. Of a
+    host only the mean is known: where it stops for long in a few windows, that mean is more than
+    the others lasted, and none needed longer than it lasted.
 
     Args:
         parts: where the time of the devices goes.
@@ -101,7 +105,8 @@ def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.
     host = np.array(
         [p.least_ns if at_least else max(p.need_ns - p.recording_ns, 0.0) for p in paces]
     )
-    need: npt.NDArray[np.float64] = np.maximum(device.astype(np.float64), host[None, :])
+    hosts = np.minimum(host[None, :], parts.wall)
+    need: npt.NDArray[np.float64] = np.maximum(device.astype(np.float64), hosts)
     return need
 
 
@@ -271,8 +276,25 @@ def why_late(
     surplus = {
         name: _surplus(time, late) for name, time in parts.own().items() if name != f"idle {_TOOL}"
     }
+    _saving_as_one(surplus, parts, late)
     _less_hidden(surplus, parts, paces, late)
     return surplus, _mechanism(parts, work, late, surplus, imposed, _launching(paces, devices))
+
+
+def _saving_as_one(surplus: dict[str, float], parts: Parts, late: BoolArray) -> None:
+    """Count the copies of the windows in which a late device saves its state to the saving.
+
+    A state that is saved is read back and written: half of such a stall may be copies, and then
+    neither half explains most of the lateness.
+    """
+    saving = parts.idle.get(_SAVING)
+    if saving is None:
+        return
+    stalled = np.any((saving > 0) & late, axis=1, keepdims=True)
+    copies = _surplus(np.where(stalled, parts.copy, 0), late)
+    if copies > 0:
+        surplus["copy"] -= copies
+        surplus[f"idle {_SAVING}"] += copies
 
 
 def _waits_more(parts: Parts, late: BoolArray) -> bool:

@@ -74,7 +74,7 @@ _OUTSIDE = (
 _ELSEWHERE = "another bottleneck takes over once it is gone"
 _HOST_LIMITS = "the host would then limit the step; a program that launches faster gains more"
 
-_FURTHER = ", {further} takes it to {further_predicted_step_ns}"
+_FURTHER = "; {further} takes the step to {further_predicted_step_ns}"
 _PREDICTED: Final = {
     "predicted_step_ns": "predicted_step_ns",
     "prediction_low_ns": "low_ns",

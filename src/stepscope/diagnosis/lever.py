@@ -28,6 +28,7 @@ from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
 from stepscope.diagnosis.result import Finding, Severity
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
+from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Repair
 from stepscope.operators.bounds import own_time_ns
 from stepscope.simulation import Change, Free, Simulation
@@ -150,6 +151,7 @@ class Pulled:
         saved_ns: what of it the change saves.
         predicted: the step after the change.
         after: whether it gains that only once the findings are repaired.
+        holds: titles of the findings whose kernels are among these, and whether all of them are.
     """
 
     lever: Lever
@@ -159,6 +161,7 @@ class Pulled:
     saved_ns: IntArray
     predicted: Predicted
     after: bool = False
+    holds: dict[str, bool] = field(default_factory=dict)
 
     @property
     def gain_ns(self) -> float:
@@ -228,7 +231,9 @@ def pulled(
         if lever.claims:
             taken = taken.copy()
             taken[repair.rows if found.claimed is None else found.claimed] = True
-        result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after))
+        shared = {cause: among(rows, repair.rows) for cause, rows in of_findings.items()}
+        holds = {causes()[cause].title: bool(r.all()) for cause, r in shared.items() if r.any()}
+        result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after, holds))
     return sorted(result, key=lambda item: (-item.gain_ns, item.lever.id))
 
 
@@ -421,6 +426,9 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {one.figure: one.value for one in evidence}
     message = filled(found.message, evidence, found.texts)
+    for title, wholly in item.holds.items():
+        gain = "the gain" if wholly else "some of the gain"
+        message += f"; {gain} of the finding '{title}' lies in this one"
     if item.after:
         message += "; that shortens the step once what is found above is repaired"
     place = case.explanation.kernels.attribution.heaviest(found.repair.rows)
@@ -439,7 +447,7 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         next_capture=vendors.next_capture(frameworks.for_program(found.next_capture, case), case),
         root_cause=None,
         replay_error=item.predicted.replay_error,
-        names=sorted(text.strip("'\"") for text in found.texts.values()),
+        names=sorted([*(text.strip("'\"") for text in found.texts.values()), *item.holds]),
         evidence=evidence,
     )
 

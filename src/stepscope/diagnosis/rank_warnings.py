@@ -101,8 +101,11 @@ def _reason(c: Collectives, last: int) -> str:
         return "which the profiler may explain: it slows the hosts, and not all of them alike"
     if tool is None and late is not None and last in late.devices:
         return "too little to report"
-    what = part.replace("idle ", "idle time by cause ").replace("_", " ")
-    return f"and it has more {what} than the others"
+    cause = part.removeprefix("idle ")
+    if cause != part:
+        return f"and it has more idle time than the others, most of it {cause}"
+    what = {"copy": "copies take", "memset": "memory sets take"}.get(part, f"{part} takes")
+    return f"and its {what} more of the step than on the others"
 
 
 def _mostly_last(c: Collectives) -> int | None:

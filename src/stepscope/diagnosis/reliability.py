@@ -9,6 +9,7 @@ import numpy as np
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.ranking import INSUFFICIENT, WORTH, Ranked
 from stepscope.gaps.idle import CAUSES
+from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.distinct import distinct_rows
 
 _FACTOR: Final = 2
@@ -44,13 +45,17 @@ def unaffected_figure(item: Ranked) -> Figure | None:
     elif _is_idle_time(item):
         rows = e.segments_of(cause)
         begin, end = (e.gaps.segments[name][rows] for name in ("start_ns", "end_ns"))
-        step = np.searchsorted(e.bounds_ns, begin, side="right") - 1
-        held = np.bincount(step, weights=end - begin, minlength=len(e.steps))
+        # a gap may begin in one step and last through the next
+        bounds = e.bounds_ns[e.first : e.last + 2]
+        held = overlap_per_window(union(begin, end), bounds[:-1], bounds[1:])
         limit = max(int(item.detection.time_ns / _TENTH), 1)
-        left = int((held[e.first : e.last + 1] < limit).sum())
+        left = int((held < limit).sum())
         affected = (
-            f"SELECT step FROM idle_gap WHERE cause = '{cause}' AND {{gpu}} GROUP BY step "
-            f"HAVING sum(end_ns - start_ns) >= {limit}"
+            "SELECT s.step FROM (SELECT * FROM step WHERE {gpu}) s JOIN "
+            f"(SELECT * FROM idle_gap WHERE cause = '{cause}' AND {{gpu}}) g "
+            "ON g.start_ns < s.end_ns AND g.end_ns > s.start_ns GROUP BY s.step "
+            "HAVING sum(least(g.end_ns, s.end_ns) - greatest(g.start_ns, s.start_ns)) "
+            f">= {limit}"
         )
     else:
         return None

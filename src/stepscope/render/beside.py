@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from stepscope.diagnosis.cause import causes
-from stepscope.diagnosis.result import Diagnosis, Finding
+from stepscope.diagnosis.result import Combined, Diagnosis, Finding
+from stepscope.render import budget
 from stepscope.render.text import clean, milliseconds, percent, plural
 
-RANK_HEADINGS = ("compute", "wait", "transfer", "idle")
+_RANK_TIMES = ("compute", "waiting", "transfer", "copy", "idle")
+_HEADINGS = {"waiting": "wait"}
+_NOTABLE = 0.01
+"""Share of a step under which copies have no column."""
+_SAME = 0.1
+"""Share of the step from which on it is said that two findings gain the same time."""
+_SAME_STEP = 0.05
+"""Steps that differ by less are as long as each other."""
 _MOST_STEPS = 4
 
 
-def rank_cells(diagnosis: Diagnosis) -> dict[tuple[int, int], tuple[str, ...]]:
-    """Times of the mean step by (rank, device), under ``RANK_HEADINGS``."""
+def _rank_times(diagnosis: Diagnosis) -> list[str]:
+    copies = any(row.copy_ns >= _NOTABLE * row.step_ns for row in diagnosis.ranks)
+    return [name for name in _RANK_TIMES if copies or name != "copy"]
+
+
+def rank_headings(diagnosis: Diagnosis) -> list[str]:
+    """What ``rank_cells`` shows of each rank; copies only where they take some of a step."""
+    return [_HEADINGS.get(name, name) for name in _rank_times(diagnosis)]
+
+
+def rank_cells(diagnosis: Diagnosis) -> dict[tuple[int, int], list[str]]:
+    """Times of the mean step by (rank, device), under ``rank_headings``."""
+    shown = _rank_times(diagnosis)
     return {
-        (row.rank, row.device): tuple(
-            milliseconds(ns)
-            for ns in (row.compute_ns, row.waiting_ns, row.transfer_ns, row.idle_ns)
-        )
+        (row.rank, row.device): [milliseconds(getattr(row, f"{name}_ns")) for name in shown]
         for row in diagnosis.ranks
     }
 
@@ -31,6 +47,15 @@ def reliability_text(finding: Finding) -> str:
             "; the steps that do not hold the cause take "
             f"{milliseconds(finding.unaffected_step_ns)} on average"
         )
+        unrecorded = next(
+            (e.value for e in finding.evidence if e.figure == "unrecorded_step_ns"), None
+        )
+        most = (1 - _SAME_STEP) * finding.unaffected_step_ns
+        if unrecorded is not None and max(unrecorded, finding.predicted_step_ns) < most:
+            text += (
+                ", with what recording costs them; when nothing is recorded, a step without the "
+                f"cause takes about {milliseconds(unrecorded)}"
+            )
     return text
 
 
@@ -50,13 +75,33 @@ def combined_text(diagnosis: Diagnosis) -> str:
     both = diagnosis.combined
     if both is None:
         return ""
-    names = " and ".join(causes()[cause].title.lower() for cause in both.causes)
+    names = " and ".join(_inside(causes()[cause].title) for cause in both.causes)
     how = "" if both.replayed else ", estimated from the two gains"
     return (
-        f"1 and 2 together ({names}): the step takes about "
+        f"1 and 2 together ({names}): the {budget.step_noun(diagnosis)} takes about "
         f"{milliseconds(both.predicted_step_ns)} ({milliseconds(both.prediction_low_ns)} to "
-        f"{milliseconds(both.prediction_high_ns)}){how}"
+        f"{milliseconds(both.prediction_high_ns)}){how}{_same_time(diagnosis, both)}"
     )
+
+
+def _inside(title: str) -> str:
+    """A title inside a sentence."""
+    return title if title.split(maxsplit=1)[0].isupper() else title[0].lower() + title[1:]
+
+
+def _same_time(diagnosis: Diagnosis, both: Combined) -> str:
+    """How much of what either of two findings gains alone is the same time."""
+    steps, gains = [], 0.0
+    for finding in diagnosis.findings[:2]:
+        step = next((e.value for e in finding.evidence if e.figure == "step_ns"), 0.0)
+        steps.append(step)
+        gains += step - finding.predicted_step_ns
+    if len(set(steps)) != 1:  # the gains of different ranks are not added
+        return ""
+    same = gains - (steps[0] - both.predicted_step_ns)
+    if same < _SAME * steps[0]:
+        return ""
+    return f"; {milliseconds(same)} of what either gains alone is the same time"
 
 
 def outlier_text(diagnosis: Diagnosis) -> str:

@@ -6,6 +6,7 @@ findings it is told briefly.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ _SMALL = 0.01
 _MOSTLY = 0.5
 """Share of the kernel time whose work must be known for a bound of the whole step."""
 _LATER = "once what is found above is repaired"
+_HELD = re.compile(r"((?:some of )?the gain) of the finding '([^']+)' lies in this one")
 _TITLE = "What is left in the kernels"
 
 
@@ -77,6 +79,10 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
         lines.append(Line("no lever gains more than the steps vary"))
     if in_full and len(levers) > 1:
         lines.append(Line("each is predicted alone: gains in the same kernels do not add up"))
+    if any(_more_than_left(lever, diagnosis) for lever in shown):
+        lines.append(
+            Line("these are gains of today's step: they do not add up with those of the findings")
+        )
     bound = bound_lines(split)
     lines += [Line(text) for text in (bound if in_full else bound[:1])]
     if in_full and split.examine:
@@ -84,12 +90,25 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
     return lines
 
 
+def _more_than_left(lever: Finding, diagnosis: Diagnosis) -> bool:
+    """Whether a lever gains more than what a finding leaves of the step."""
+    later = lever.message.endswith(_LATER)
+    gain = _step_ns(lever) - lever.predicted_step_ns
+    return not later and any(gain > one.predicted_step_ns for one in diagnosis.findings)
+
+
+def _step_ns(lever: Finding) -> float:
+    return next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
+
+
 def headline(lever: Finding) -> str:
     """What a lever gains, with the range."""
-    step = next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
+    step = _step_ns(lever)
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
     gain = step - lever.predicted_step_ns
     later = ", once the findings are fixed" if lever.message.endswith(_LATER) else ""
+    held = _HELD.findall(lever.message)
+    later += "".join(f", {gain} of '{title}' included" for gain, title in held)
     return (
         f"{clean(lever.message.partition(': ')[0])}: saves about {milliseconds(gain)} per step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
@@ -109,17 +128,17 @@ def bound_lines(split: KernelSplit) -> list[str]:
     if bound.known_share < _MOSTLY:
         first = (
             f"roofline bound ({source}): the work of only {percent(bound.known_share)} of the "
-            "kernel time is known; with that at its ceiling the step takes "
+            "kernel time is known; with that at its ceiling and no idle time the step would take "
             f"{milliseconds(bound.bound_ns)}"
         )
         if not bound.known_share:
             first = f"no roofline bound ({source}): the work of no kernel is known"
     else:
         first = (
-            f"roofline bound ({source}): at most {bound.speedup:.1f} times faster with these "
-            f"kernels on this GPU, {milliseconds(bound.bound_ns)} per step; "
-            f"{bound.fused_speedup:.1f} times, {milliseconds(bound.fused_bound_ns)}, if kernels "
-            "that wait for memory were merged into others without a rest"
+            f"roofline bound ({source}): with these kernels at their ceilings and no idle time the "
+            f"step would take {milliseconds(bound.bound_ns)}, {bound.speedup:.1f} times as fast; "
+            f"{milliseconds(bound.fused_bound_ns)}, {bound.fused_speedup:.1f} times, if kernels "
+            "that wait for memory were merged into others and left none of their time"
         )
     return [first, *(f"assumed: {text}" for text in bound.assumed)]
 

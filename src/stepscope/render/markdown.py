@@ -66,10 +66,11 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
     cells = beside.rank_cells(diagnosis)
     if not cells:
         return []
+    headings = beside.rank_headings(diagnosis)
     return [
         "",
-        "| rank | device | " + " | ".join(beside.RANK_HEADINGS) + " |",
-        "|---|---|" + "---:|" * len(beside.RANK_HEADINGS),
+        "| rank | device | " + " | ".join(headings) + " |",
+        "|---|---|" + "---:|" * len(headings),
         *(f"| {rank} | {gpu} | {' | '.join(row)} |" for (rank, gpu), row in cells.items()),
     ]
 

@@ -133,8 +133,9 @@ def _rank_bars(diagnosis: Diagnosis, styles: dict[str, str], width: int) -> list
         names = [f"rank {one.rank} GPU {one.device}" for one in gpus]
     room = max(map(len, names))
     bars, times = [], {}
-    if diagnosis.ranks and width >= _BAR_CELLS + _TIME_CELLS * len(beside.RANK_HEADINGS):
-        bars.append(Text(" " * _BAR_CELLS + _columns(beside.RANK_HEADINGS), style="dim"))
+    headings = beside.rank_headings(diagnosis)
+    if diagnosis.ranks and width >= _BAR_CELLS + _TIME_CELLS * len(headings):
+        bars.append(Text(" " * _BAR_CELLS + _columns(headings), style="dim"))
         times = {key: _columns(row) for key, row in beside.rank_cells(diagnosis).items()}
     for name, one in list(zip(names, gpus, strict=True))[:_MOST_BARS]:
         line = Text(f"{name:<{room}} ").append_text(_bar(one, styles, _BAR_CELLS - room - 1))

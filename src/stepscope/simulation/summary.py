@@ -15,7 +15,7 @@ from stepscope.activity.names import marking_steps
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import stab_innermost, union
-from stepscope.intervals.algebra import Intervals, clip, total
+from stepscope.intervals.algebra import clip, total
 from stepscope.kernels.categories import classify
 from stepscope.simulation import changes as edit
 from stepscope.simulation.changes import Change
@@ -39,9 +39,16 @@ from stepscope.simulation.settings.base import Edit
 from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.units import shown
 
 TOP: Final = 20
 """Names that a critical path lists at most."""
+
+_NOTABLE: Final = 0.02
+"""Share of the step from which on less work of the device is worth a word."""
+
+_FELT: Final = 0.5
+"""Part of what the device saves that the step must gain, else most of it is not felt."""
 
 _SPREAD: Final = 32
 """Moments over which the host's work before an item is spread to find the ranges that it was in."""
@@ -66,6 +73,11 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
     rank, e = simulation.devices[slow]
     run = simulation.runs[0]
     changed = simulation.changed(changes)
+    error = simulation.measured_step_ns / max(simulation.replayed_step_ns, 1)
+    before = _budget(
+        simulation.subjects[slow], simulation.unchanged[slow], simulation.measured_step_ns, error
+    )
+    after = _budget(changed[slow], replays[slow], predicted.step_ns, error)
     return WhatIf(
         schema=WHATIF_SCHEMA,
         paths=list(paths),
@@ -79,11 +91,9 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         prediction_high_ns=predicted.high_ns,
         rank=rank,
         device=e.gpu.device,
-        budget_before=_budget(
-            simulation.subjects[slow], simulation.unchanged[slow], simulation.measured_step_ns
-        ),
-        budget_after=_budget(changed[slow], replays[slow], predicted.step_ns),
-        warnings=warnings(simulation),
+        budget_before=before,
+        budget_after=after,
+        warnings=[*warnings(simulation), *_unfelt(before, after)],
         assumptions=[text for one in sets for text in one.assumptions(simulation.facts)],
         validity=_validity(simulation, changes),
         alone=[_alone(simulation, *one) for one in zip(changes, apart, strict=False)],
@@ -93,6 +103,25 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         ),
         unrecorded_step_ns=predicted.unrecorded,
     )
+
+
+def _unfelt(before: StepBudget, after: StepBudget) -> list[str]:
+    """That the device has less to do, and the step hardly notices."""
+    now, then = _busy(before), _busy(after)
+    less = now - then
+    shorter = now + before.idle_ns - then - after.idle_ns
+    if less < _NOTABLE * (now + before.idle_ns) or shorter > _FELT * less:
+        return []
+    return [
+        f"the GPU has {shown(less, 'ns')} less to do, and the step is only "
+        f"{shown(max(shorter, 0), 'ns')} shorter: the GPU does not set its pace, so that most of "
+        "what it saves becomes idle time"
+    ]
+
+
+def _busy(budget: StepBudget) -> int:
+    """What a device is busy with, ns."""
+    return budget.compute_ns + budget.communication_ns + budget.copy_ns
 
 
 def _alone(simulation: Simulation, change: Change, predicted: Prediction) -> OneChange:
@@ -184,25 +213,60 @@ def warnings(simulation: Simulation) -> list[str]:
     return found
 
 
-def _budget(subject: Subject, replay: Replay, step_ns: int) -> StepBudget:
-    """Where the last pass goes, scaled to a step of the given length (by the replay error)."""
+def _budget(subject: Subject, replay: Replay, step_ns: int, error: float) -> StepBudget:
+    """Where the last pass goes, as a step of the given length.
+
+    What kernels and copies take is known, and a prediction is also about what only estimates tell:
+    the cost of recording, the pace of a host. So a step that is predicted longer or shorter than
+    it was replayed waits longer or shorter.
+
+    Args:
+        subject: the device's program.
+        replay: its replay.
+        step_ns: the length.
+        error: measured over replayed step, unchanged.
+    """
     begin, end = int(replay.bounds_ns[-1 - replay.steps]), int(replay.bounds_ns[-1])
     gpu, program = subject.gpu, subject.program
     passes = len(replay.host_ns) // max(len(program), 1)
     op = np.tile(program.op, passes)
     start, stop = replay.start_ns, replay.end_ns
 
-    def covered(mask: BoolArray) -> Intervals:
+    def covered(mask: BoolArray) -> int:
         rows = (op >= 0) & mask[np.maximum(op, 0)]
-        return clip(union(start[rows], stop[rows]), begin, end)
+        return total(clip(union(start[rows], stop[rows]), begin, end))
 
-    everything = np.ones(len(gpu.ops), bool)
-    compute, kernels = total(covered(gpu.is_compute)), total(covered(gpu.is_kernel))
-    busy = total(covered(everything))
-    scale = step_ns / max(end - begin, 1)
-    compute_ns, kernel_ns = int(compute * scale), int(kernels * scale)
-    busy_ns = min(int(busy * scale), step_ns)
-    return StepBudget(compute_ns, kernel_ns - compute_ns, busy_ns - kernel_ns, step_ns - busy_ns)
+    compute, kernels = covered(gpu.is_compute), covered(gpu.is_kernel)
+    busy = covered(np.ones(len(gpu.ops), bool))
+    return split_step(
+        np.array([compute, kernels - compute, busy - kernels, end - begin - busy]),
+        replay.steps,
+        step_ns,
+        error,
+    )
+
+
+def split_step(replayed: IntArray, steps: int, step_ns: int, error: float) -> StepBudget:
+    """A replayed budget as one of a step of another length.
+
+    Args:
+        replayed: compute, communication, copies and idle time of the replayed steps, ns.
+        steps: how many.
+        step_ns: the length.
+        error: what a replayed step is multiplied by.
+    """
+    compute, communication, copies, idle = (replayed * error / max(steps, 1)).tolist()
+    least = compute + copies
+    if least > step_ns:  # the prediction is of less than these take: all parts in proportion
+        share = step_ns / max(least + communication + idle, 1)
+        compute, communication, copies = share * compute, share * communication, share * copies
+    elif communication + idle > 0:  # a collective waits for the other ranks as well
+        communication *= (step_ns - least) / (communication + idle)
+    compute_ns, copy_ns = int(compute), int(copies)
+    communication_ns = min(int(communication), step_ns - compute_ns - copy_ns)
+    return StepBudget(
+        compute_ns, communication_ns, copy_ns, step_ns - compute_ns - communication_ns - copy_ns
+    )
 
 
 def critical_path(

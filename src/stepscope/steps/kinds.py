@@ -242,9 +242,12 @@ def _inner_kind(inside: Launches, anchors: IntArray, does: Workload) -> InnerKin
     def named(pattern: re.Pattern[str]) -> bool:
         return any(pattern.search(name) for name in gpu.host.ranges.texts.get("name", []))
 
+    # where an update is named, other kernels over lists of tensors copy and scale gradients (FSDP)
+    named_update = kernels(words.OPTIMIZER_NAME)
+    updates = named_update if named_update.any() else inside.optimizer
     large = gpu.ops["bytes"][inside.op] > SMALL_COPY_BYTES
     known: list[tuple[InnerKind, Callable[[], bool]]] = [
-        ("training_step", lambda: in_most(inside.optimizer)),
+        ("training_step", lambda: in_most(updates)),
         ("denoising_step", lambda: named(_DIFFUSION)),
         ("batch" if does.infers else "micro_batch", lambda: in_most(inside.upload & large)),
         ("layer", lambda: named(_LAYER)),

@@ -102,8 +102,8 @@ def detect(case: Case) -> Detection | None:
             Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
         ]
         message += (
-            "; {late_steps} of {steady_steps} steps hold nearly all of it: a longer capture tells "
-            "the mean step of today better, on which the gain depends"
+            "; nearly all of it lies in {late_steps} of {steady_steps} steps: a longer capture "
+            "tells the mean step of today better, on which the gain depends"
         )
     used_up = loader.who == "workers" and _uses_up(waits)
     # steps that use up what was ready say nothing of the others
@@ -187,9 +187,10 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
     """At what pace batches come, and how many workers would keep up: figures and a template."""
     if loader.fetch_ns:
         pace_text = (
-            "; {loader_workers} workers take {fetch_ns} for a batch each, the rest of the step "
-            "takes {work_ns_per_step}"
-        )
+            "; one worker makes the batches and takes {fetch_ns} for each"
+            if loader.workers == 1
+            else "; {loader_workers} workers take {fetch_ns} for a batch each"
+        ) + ", the rest of the step takes {work_ns_per_step}"
         if loader.lacks_cpus:
             return [], pace_text + _NO_CPU
         keep_up = ": {workers_needed} workers would keep up, given as many CPUs"
@@ -214,8 +215,9 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
             ),
         ]
         pace_text = (
-            "; loading holds the training thread for {loading_ns_per_step} at least, the rest of "
-            "the step takes {work_ns_per_step}: {workers_needed} workers at least would keep up"
+            "; loading holds the training thread for at least {loading_ns_per_step}, the rest of "
+            "the step takes {work_ns_per_step}: to keep up, that needs at least {workers_needed} "
+            "workers"
         )
         return more, pace_text
     return [], ""

@@ -26,7 +26,7 @@ _ID = "launch_bound"
 _STEP = "; the prediction is for each step as one CUDA graph"
 _WHOLE = Further(
     InGraphs("step"),
-    "the whole step as one CUDA graph, update included",
+    "the whole step as one CUDA graph with the update",
     "CUDA graphs of the model, with the update launched as today",
 )
 _WHOLE_INFERENCE = Further(

@@ -12,6 +12,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.intervals.algebra import clip
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import IntArray
 
@@ -116,6 +117,7 @@ _MESSAGE = {
     "larger": "the same kernels have more to do, most of all {{name}}: longer sequences, or more "
     "samples",
     "host": "the training thread does something else in them{place}",
+    "collection": "Python collects garbage in them ({{range}})",
     "untraced_cpu": "the training thread pauses in them, and nothing in the capture says why",
     "launch": "their launches come later",
 }
@@ -138,6 +140,12 @@ _DO = {
     ],
     "host": [
         "do the work less often, in another thread or process, or after the next step was enqueued",
+    ],
+    "collection": [
+        "gc.freeze() after warm-up: what lives as long as the program is not walked through again",
+        "take gc.collect() out of the loop; or gc.disable(), and gc.collect() at a chosen step, "
+        "such as after an evaluation",
+        "make fewer reference cycles: what counting references frees is not left to the collector",
     ],
     "untraced_cpu": [
         "rule out Python's garbage collector: gc.freeze() after warm-up, gc.disable() and "
@@ -203,6 +211,8 @@ def _what(case: Case, odd: Outliers) -> tuple[str, str, Location]:
         return kind, "", Location()
     if kind == "host":
         where = _where_idle(case, odd)
+        if where.range and words.COLLECTION_RANGE.match(where.range):
+            return "collection", "", where
         facts = where.range or where.source or where.function
         return "host" if facts else "untraced_cpu", "", where
     rows = np.flatnonzero(compute & ((more > 0) == (kind == "extra")))
@@ -248,11 +258,11 @@ def _forward_only(case: Case, odd: Outliers) -> bool:
 def _where_idle(case: Case, odd: Outliers) -> Location:
     """Where the pauses of the outlier steps are."""
     e = case.explanation
-    segments = e.gaps.segments
-    step = np.searchsorted(e.bounds_ns, segments["start_ns"], side="right") - 1
-    rows = e.segments_of("host_compute") & among(step, odd.steps)
-    where = e.places.of(segments["start_ns"][rows], segments["end_ns"][rows])
-    return located(where)
+    rows = e.segments_of("host_compute")
+    start, end = (e.gaps.segments[name][rows] for name in ("start_ns", "end_ns"))
+    # a pause may begin at the end of the step before
+    parts = [clip((start, end), e.bounds_ns[step], e.bounds_ns[step + 1]) for step in odd.steps]
+    return located(e.places.of(*(np.concatenate(side) for side in zip(*parts, strict=True))))
 
 
 def _where_launched(case: Case, odd: Outliers, names: set[str]) -> Location:

@@ -36,8 +36,9 @@ def detect(case: Case) -> Detection | None:
                 if falls_back
                 else []
             ),
-            "call torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True), "
-            "instead of the GEMMs, the mask and the softmax",
+            "call torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=...) instead "
+            "of the GEMMs, the mask and the softmax; is_causal=True and no mask where each token "
+            "sees all earlier ones and no later one",
             "in Hugging Face models: from_pretrained(..., attn_implementation='sdpa') or "
             "'flash_attention_2'",
             "for masks and biases that it does not take: "

@@ -36,8 +36,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
                 "{changed_ns_per_step}"
             ),
             recommendations=[
-                "torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True) "
-                "instead of the GEMMs, the mask and the softmax",
+                "torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=...) instead "
+                "of the GEMMs, the mask and the softmax; is_causal=True and no mask where each "
+                "token sees all earlier ones and no later one",
                 "torch.nn.attention.flex_attention, compiled, for masks that it does not take",
             ],
             next_capture=None if len(kernels.attribution.operators) else captures.STACKS,

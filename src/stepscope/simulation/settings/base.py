@@ -186,10 +186,19 @@ def setting_of(text: str) -> Edit:
         if not equals or not value.strip():
             raise ValueError("no value")
         return known.reads(value.strip())
+    except OutsideError as error:
+        raise UsageError(f"{text!r}: {error}") from None
     except ValueError:
         raise UsageError(
             f"{text!r} is not {known.name}={known.values}, as in {known.name}={known.example}"
         ) from None
+
+
+class OutsideError(ValueError):
+    """A number that is none of those which can be tried."""
+
+    def __init__(self, value: float, least: float, most: float) -> None:
+        super().__init__(f"from {least:g} to {most:g} can be tried, not {value:g}")
 
 
 def number(text: str, least: float, most: float) -> float:
@@ -200,7 +209,7 @@ def number(text: str, least: float, most: float) -> float:
     """
     value = float(text)
     if not least <= value <= most:
-        raise ValueError(text)
+        raise OutsideError(value, least, most)
     return value
 
 
@@ -212,7 +221,7 @@ def whole(text: str, least: int, most: int) -> int:
     """
     value = int(text)
     if not least <= value <= most:
-        raise ValueError(text)
+        raise OutsideError(value, least, most)
     return value
 
 

@@ -167,8 +167,9 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
         )
     mine, now = products(facts, target)
     after = _TARGETS[target]
-    if not (mine & kernels.steady).any() or not peaks.of(after):
-        raise UsageError(_nothing(target, bool(peaks.of(after))))
+    has = bool(peaks.of(after)) and (target != "bf16" or peaks.bf16 or peaks.measured)
+    if not (mine & kernels.steady).any() or not has:
+        raise UsageError(_nothing(target, has))
     ratios = np.array([_ratio(peaks.of(name), peaks.of(after), name, after) for name in ORDER])
     if after == "8bit":
         ratios = 1 + (ratios - 1) * EIGHT_PART
@@ -259,6 +260,7 @@ def _nothing(target: str, has: bool) -> str:
     if not has:
         return (
             f"precision={target}: the tensor cores of this device do not multiply {target.upper()}"
+            + ("; those of Volta and Turing multiply FP16" if target == "bf16" else "")
         )
     if target == "fp8":
         return (

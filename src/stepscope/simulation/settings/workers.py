@@ -51,7 +51,8 @@ class Workers(Edit):
     def text(self) -> str:  # type: ignore[override]
         """In words."""
         instead = "" if self.now is None else f" instead of {self.now}"
-        return f"{self.then} DataLoader workers{instead}"
+        workers = "worker" if self.then == 1 else "workers"
+        return f"{self.then} DataLoader {workers}{instead}"
 
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with input as often as so many workers bring it."""
