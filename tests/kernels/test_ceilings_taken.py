@@ -92,11 +92,12 @@ def test_another_device_is_said(stepscope: Stepscope, attention: Path, tmp_path:
 
 def test_a_capture_that_names_no_device_takes_them(tmp_path: Path) -> None:
     build = Build()
-    del build.rows["device"]
     for k in range(24):
-        at = 600.0 * k
-        build.kernel(at + 20, at + 520, call=(at, at + 5), name="volta_sgemm_128x128_nn")
-    trace = build.trace(tmp_path / "trace").folder
+        at, names = 600.0 * k, ["volta_sgemm_128x128_nn", "elementwise"]
+        for i, name in enumerate(names):
+            begin, launched = at + 300 * i, at / 2 + 10 * i
+            build.kernel(begin + 20, begin + 320, call=(launched, launched + 5), name=name)
+    trace = build.trace(tmp_path).folder
     asked = Job([trace]).diagnose()
     found = Job([trace], ceilings=written(tmp_path)).diagnose()
     assert "low_precision_unused" not in [f.cause for f in asked.findings]
