@@ -52,6 +52,27 @@ def test_the_call_that_reads_a_value_is_named(tmp_path: Path) -> None:
     assert first.recommendations[0].startswith("keep values on the GPU")
 
 
+@pytest.mark.parametrize(("waited", "cause"), [(False, "launch_bound"), (True, "host_sync")])
+def test_a_wait_for_an_idle_device_takes_nothing(waited: bool, cause: str, tmp_path: Path) -> None:
+    """Eight launches a step, each 20 us after the one before; then a synchronisation.
+
+    Each kernel runs 3 us, and the device is idle before the host waits; or the last one runs until
+    the host has waited for it for 50 us.
+    """
+    build = Build()
+    for i in range(STEPS):
+        at = 240.0 * i
+        for k in range(8):
+            begin = at + 20 * k
+            end = at + 215 if waited and k == 7 else begin + 11
+            build.kernel(begin + 8, end, call=(begin, begin + 5), name="void at::native::work")
+        build.api(at + 165, at + (216 if waited else 170), "cudaDeviceSynchronize")
+        build.range(at, at + 239, f"step {i}")
+    e = Job([build.trace(tmp_path).folder]).explained.cases[0].explanation
+    idle = e.idle_by_cause_ns
+    assert max(("launch_bound", "host_sync"), key=lambda name: idle.get(name, 0)) == cause
+
+
 def test_a_shape_that_depends_on_data_is_advised_first(tmp_path: Path) -> None:
     build = Build()
     reading(build, kind="DtoH", size=8, operator="aten::nonzero")

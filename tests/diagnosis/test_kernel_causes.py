@@ -260,6 +260,34 @@ def test_no_better_cores_or_already_used(tmp_path: Path, gemm: str, kernel: str)
     assert "low_precision_unused" not in [f.cause for f in diagnosis.findings]
 
 
+@pytest.mark.parametrize(
+    ("named", "major", "kernel", "said"),
+    [
+        ("", 0, FP32, "no GPU is named"),
+        ("an unknown device", 0, FP32, "not known here"),
+        ("an unknown device", 9, FP32, "not known here"),
+        ("Quadro GP100", 6, FP32, ""),
+        ("AMD Instinct MI300X", 0, FP32, ""),
+        ("NVIDIA H200", 9, FP32, ""),
+        ("", 0, BF16, ""),
+    ],
+)
+def test_single_precision_where_the_device_is_not_known(
+    named: str, major: int, kernel: str, said: str, tmp_path: Path
+) -> None:
+    steps = Steps()
+    del steps.build.rows["device"]
+    if named:
+        steps.build.gpu(named, compute_major=major or None)
+    for i in range(STEPS):
+        steps.step(i, ("forward", [(kernel, 500.0), (NORM, 50.0)] * 4))
+    diagnosis, job = steps.diagnose(tmp_path)
+    remarks = [text for text in diagnosis.warnings if "whether tensor cores" in text]
+    assert len(remarks) == bool(said)
+    assert all(said in text and "take 2.0 ms per step" in text for text in remarks)
+    check_evidence(diagnosis, job)
+
+
 def test_a_function_spelled_out_in_primitives(tmp_path: Path) -> None:
     spelled = [elementwise("pow"), SUM, elementwise("add"), elementwise("rsqrt"),
                elementwise("mul"), elementwise("mul")]  # fmt: skip

@@ -175,6 +175,27 @@ def test_first_generation_of_names_and_string_threads(tmp_path: Path) -> None:
     assert counts == {"invalid_number": 1, "unresolved_correlation": 2}
 
 
+@pytest.mark.parametrize("annotated", [False, True])
+def test_annotations_among_the_operators_of_old_files(annotated: bool, tmp_path: Path) -> None:
+    events = [
+        span("cpu_op", "model_inference", 0, 100),
+        span("cpu_op", "aten::detach", 10, 20),
+        span("cpu_op", "detach", 12, 5),
+        span("cpu_op", "AddmmBackward", 40, 5, args={"Sequence number": 4, "Fwd thread id": 1}),
+        span("Runtime", "cudaLaunchKernel", 15, 2, args={"correlation": 3}),
+        span("Kernel", "k", 20, 5, args={"correlation": 3, "device": 0, "stream": 7}),
+    ]
+    if annotated:  # a profiler that has a category for them records scripted functions as operators
+        events.append(span("user_annotation", "mine", 0, 100))
+    trace = opened(chrome(events), tmp_path)
+    ranges = [(r["name"], r["start_ns"], r["end_ns"]) for r in trace.arrow("range").to_pylist()]
+    operators = {row["name"] for row in trace.arrow("operator").to_pylist()}
+    named = "mine" if annotated else "model_inference"
+    assert ranges == [(named, 0, 100_000)]
+    assert ("model_inference" in operators) is annotated
+    assert {"aten::detach", "detach", "AddmmBackward"} <= operators
+
+
 def test_decimal_epoch_times_keep_their_nanoseconds(tmp_path: Path) -> None:
     texts = ["1712345678901234.567", "1712345678901235.001", "1712345678901236.999"]
     events = ",".join(

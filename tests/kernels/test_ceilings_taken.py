@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope
+from tests.support.build import Build
 from tests.support.captures import DATA, unpack
 
+from stepscope.api import Job
 from stepscope.api.inputs import ceilings_beside_data_sheet, read_ceilings
 from stepscope.kernels.ceilings import Ceilings, peaks_from, peaks_of
 from stepscope.trace.errors import InputError
@@ -86,6 +88,22 @@ def test_another_device_is_said(stepscope: Stepscope, attention: Path, tmp_path:
     found = stepscope.json("diagnose", attention, "--ceilings", path)
     assert found["findings"] == plain["findings"]
     assert any("measured on NVIDIA A100-SXM4-80GB" in warning for warning in found["warnings"])
+
+
+def test_a_capture_that_names_no_device_takes_them(tmp_path: Path) -> None:
+    build = Build()
+    for k in range(24):
+        at, names = 600.0 * k, ["volta_sgemm_128x128_nn", "elementwise"]
+        for i, name in enumerate(names):
+            begin, launched = at + 300 * i, at / 2 + 10 * i
+            build.kernel(begin + 20, begin + 320, call=(launched, launched + 5), name=name)
+    trace = build.trace(tmp_path).folder
+    asked = Job([trace]).diagnose()
+    found = Job([trace], ceilings=written(tmp_path)).diagnose()
+    assert "low_precision_unused" not in [f.cause for f in asked.findings]
+    assert any("--ceilings FILE, predicts it" in warning for warning in asked.warnings)
+    assert "low_precision_unused" in [f.cause for f in found.findings]
+    assert any("the capture names no GPU" in warning for warning in found.warnings)
 
 
 @pytest.mark.parametrize(

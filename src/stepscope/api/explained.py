@@ -151,8 +151,13 @@ class Explained:
 
     def _check_ceilings(self, devices: Sequence[Explanation], ceilings: Ceilings) -> None:
         """Say so where ceilings are of another product than the devices."""
-        products = {e.kernels.device[0] or "an unnamed device" for e in devices}
-        others = sorted(products - {ceilings.device})
+        products = {e.kernels.device[0] for e in devices}
+        others = sorted(products - {"", ceilings.device})
+        if "" in products:
+            self._warnings.append(
+                f"the capture names no GPU; the ceilings, measured on {ceilings.device}, are "
+                "taken as those of its GPU"
+            )
         if others:
             self._warnings.append(
                 f"the ceilings were measured on {ceilings.device}, so they say nothing about "

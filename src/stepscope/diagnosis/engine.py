@@ -55,6 +55,7 @@ from stepscope.diagnosis.sentence import filled
 from stepscope.diagnosis.side_by_side import outlier_rows, rank_rows
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_warning
+from stepscope.diagnosis.unknown_device import single_precision_figures, single_precision_warning
 from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_warnings
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.trace.problems import Problem
@@ -125,7 +126,7 @@ def diagnose(
     if late_is_unclaimed:
         asked += unclaimed_figures(reference)
     asked += [*own_wait_figures(reference), *unexplained_figures(reference)]
-    asked += unrecorded_figures(reference)
+    asked += [*unrecorded_figures(reference), *single_precision_figures(reference)]
     unclaimed = unclaimed_warning(reference) if late_is_unclaimed else ""
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     enough = not findings or findings[0].cause != INSUFFICIENT
@@ -431,6 +432,7 @@ def _warnings(
         *unrecorded_warnings(reference),
         own_wait_warning(reference),
         unexplained_warning(reference),
+        single_precision_warning(reference),
     ):
         if template:
             assumptions.append(filled(template, about.values(), {}))

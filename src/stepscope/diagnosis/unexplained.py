@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
-from stepscope.diagnosis import captures
+from stepscope.diagnosis import captures, frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.unrecorded import unrecorded_ns
@@ -157,20 +157,26 @@ def _during(case: Case, start: IntArray, end: IntArray) -> str:
 
 
 def _capture(case: Case, rows: IntArray) -> str:
-    """The capture that would tell most."""
+    """The capture that would tell most, of the program and by a tool that knows the device."""
+    command, why = _command(case, rows)
+    fitting = vendors.next_capture(frameworks.for_program(command, case), case)
+    return (fitting or command) + why
+
+
+def _command(case: Case, rows: IntArray) -> tuple[str, str]:
+    """That capture as it is made of a training program on an NVIDIA device, and why that one."""
     e = case.explanation
     op = e.gaps.segments["op"][rows]
     launched = e.gpu.call[np.maximum(op, 0)] >= 0
     length = e.gaps.segments["end_ns"][rows] - e.gaps.segments["start_ns"][rows]
     unknown = int(length[(op < 0) | ~launched].sum())
     if not len(e.gpu.host.api) or 2 * unknown > int(length.sum()):
-        return (
-            f"{captures.PLAIN} (most of this work has no recorded launching call, so that nothing "
-            "says whether the host or the device was late)"
+        return captures.PLAIN, (
+            " (most of this work has no recorded launching call: who was late is not known)"
         )
     if e.gpu.ops.equals("kind", "graph").any() or (e.gpu.ops["graph_id"] >= 0).any():
-        return captures.WAITS_AND_NODES
+        return captures.WAITS_AND_NODES, ""
     waits = e.gpu.host.os_calls
     if not len(waits) or not waits.matches("name", words.WAIT_CALL).any():
-        return captures.WAITS
-    return captures.SAMPLES
+        return captures.WAITS, ""
+    return captures.SAMPLES, ""

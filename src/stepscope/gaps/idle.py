@@ -345,10 +345,12 @@ def _charge_drained(
         & (ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH"))[row]
         & (ops["bytes"][row] <= h.SMALL_COPY_BYTES)
     )
-    # between two blocking calls this close, the host cannot get ahead of the device at all
+    # between two blocking calls this close, the host cannot get ahead of the device at all; a call
+    # that found the device idle took nothing from a host that was behind by itself
+    waited = overlap_per_window(gpu.busy, start, end) > 0
     following = np.minimum(np.searchsorted(start, gap_start, side="right"), len(start) - 1)
     previous = np.searchsorted(end, gap_start, side="right") - 1
-    crowded = (previous >= 0) & (start[following] > gap_start)
+    crowded = (previous >= 0) & (start[following] > gap_start) & waited[np.maximum(previous, 0)]
     crowded &= start[following] - end[np.maximum(previous, 0)] < CROWDED_NS
     charged_before = cause_of[np.maximum(previous, 0)]
     columns = {k: v.copy() for k, v in columns.items()}

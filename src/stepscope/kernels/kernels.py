@@ -267,8 +267,11 @@ class Kernels:
 
     @cached_property
     def peaks(self) -> Peaks | None:
-        """Peaks of the device, measured or of its datasheet; None for an unknown product."""
-        if self._ceilings is not None and self._ceilings.device == self.device[0]:
+        """Peaks of the device, measured or of its datasheet; None for an unknown product.
+
+        Of a device that the capture does not name, those that the user gives.
+        """
+        if self._ceilings is not None and self.device[0] in ("", self._ceilings.device):
             return peaks_from(self._ceilings)
         return peaks_of(self.device[0])
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
+
 from stepscope.activity import names as words
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figure
 from stepscope.diagnosis.frameworks import is_jax, is_torch
 from stepscope.gaps.emptying import MANY_RELEASES
+from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.units import Unit
 
 _ID = "allocator_churn"
@@ -40,7 +43,13 @@ def detect(case: Case) -> Detection | None:
             "; {releases} releases and {allocations} allocations take {in_calls_ns} of the host's "
             "time"
         )
-    if emptied and framework:
+    one_by_one = framework and emptied and _released_one_by_one(case)
+    if one_by_one:
+        message += (
+            ": blocks are given back one or a few at a time between launches, as when the "
+            "allocator keeps no cache (PYTORCH_NO_CUDA_MEMORY_CACHING)"
+        )
+    elif emptied and framework:
         message += (
             ": the allocator's cache is emptied again and again, by torch.cuda.empty_cache() "
             "or because memory is nearly full"
@@ -67,6 +76,12 @@ def detect(case: Case) -> Detection | None:
             "keep shapes constant, or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
             "leave headroom: near the memory limit the caching allocator releases and retries",
         ]
+    if one_by_one:
+        recommendations = [
+            "unset PYTORCH_NO_CUDA_MEMORY_CACHING (PYTORCH_NO_HIP_MEMORY_CACHING): it is for "
+            "debugging",
+            "where it is not set: take torch.cuda.empty_cache() out of what runs for each operator",
+        ]
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),
@@ -86,6 +101,21 @@ def detect(case: Case) -> Detection | None:
         ],
         where=case.place(_ID),
     )
+
+
+def _released_one_by_one(case: Case) -> bool:
+    """Whether a step gives back few blocks in each of many places.
+
+    A cache gives back all that is free at once, in one place for each time that it is emptied.
+    """
+    e = case.explanation
+    api = e.gpu.host.api
+    inside = (api["start_ns"] >= e.begin_ns) & (api["start_ns"] < e.end_ns)
+    releases = np.sort(api["start_ns"][inside & api.matches("name", words.RELEASE_CALL)])
+    launches = np.sort(e.gpu.enqueue_begin_ns)
+    # releases with as many launches before them are in one place
+    places = len(distinct_values(np.searchsorted(launches, releases)))
+    return places >= _MANY * e.n_steady and len(releases) < _MANY * places
 
 
 def _calls(name: str, value: str, unit: Unit, pattern: str) -> Figure:
@@ -120,6 +150,8 @@ CAUSE = Cause(
     reference="PyTorch documentation: CUDA semantics, memory management",
     min_share=0.05,
     remedies=(
+        "unset PYTORCH_NO_CUDA_MEMORY_CACHING: without a cache each tensor is allocated and given "
+        "back",
         "take torch.cuda.empty_cache() out of the loop, and gc.collect() with it",
         "keep shapes the same from step to step, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",

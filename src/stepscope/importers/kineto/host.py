@@ -33,9 +33,11 @@ from stepscope.importers.kineto.spans import (
     value_of,
     write_sorted,
 )
-from stepscope.intervals.distinct import among, with_counts
+from stepscope.intervals.distinct import among, with_counts, with_inverse
 
 _RANGE_NAMES = re.compile(r"ProfilerStep#|Optimizer\.|enumerate\(DataLoader\)#")
+_OPERATOR_NAMES = re.compile(r"::|[A-Za-z]Backward\d*$")
+"""What has a namespace is an operator, and so is a node of autograd's graph."""
 CUDA_DEVICE_TYPES = (1, 20)  # c10::DeviceType CUDA and HIP
 
 
@@ -53,6 +55,18 @@ class Ranges(Spans):
         self.on_gpu = True
         self.add(events)
         self.on_gpu = False
+
+    def take_over(self, rows: dict[str, npt.NDArray[Any]], names: list[str]) -> None:
+        """Take over annotations of the host that stood among operators.
+
+        Args:
+            rows: their columns.
+            names: what the codes of their names mean.
+        """
+        codes, which = with_inverse(rows["name"])
+        mine = self.names.codes_of([names[code] for code in codes.tolist()])
+        rows = {**rows, "name": mine[which], "gpu": np.zeros(len(which), np.int32)}
+        self.columns.add(**rows)
 
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
         """Name and place."""
@@ -116,6 +130,27 @@ class Operators(Spans):
             spoken = (a for a in found if a and a.collective is not NO_TEXT)
             self.communications += [metadata(a, self.counted) for a in spoken]
         super().add(events)
+
+    def hand_over_annotations(self) -> None:
+        """Give the ranges what the program annotated, in a file that has no category for that.
+
+        By its name: the few operators that are recorded without their namespace, too, are
+        recorded with it elsewhere.
+        """
+        names = self.names.texts
+        known = set(names)
+        codes = [
+            code
+            for code, name in enumerate(names)
+            if not _OPERATOR_NAMES.search(name) and f"aten::{name}" not in known
+        ]
+        marks = among(self.columns.peek("name"), codes)
+        if marks.any():
+            columns = ("start", "end", "pid", "tid", "name")
+            self._ranges.take_over(
+                {name: self.columns.peek(name)[marks] for name in columns}, names
+            )
+            self.columns.keep(~marks)
 
     def fields(self, events: Events, args: list[Args]) -> dict[str, npt.NDArray[Any]]:
         """Identity, autograd links, inputs."""

@@ -116,6 +116,14 @@ class Tables:
         """Categories of all events."""
         return set(self._routes)
 
+    @property
+    def mixes_annotations(self) -> bool:
+        """Whether the program's annotations stand among the operators.
+
+        Until PyTorch 1.11 they had no category of their own, and calls began with a capital.
+        """
+        return "Runtime" in self._routes and "user_annotation" not in self._routes
+
     def spans(self) -> list[Spans]:
         """The tables that hold rows with times, in the order they are written."""
         return [
@@ -169,6 +177,8 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         events = EventReader(text, path)
         for group in events:
             tables.add(group)
+    if tables.mixes_annotations:
+        tables.operators.hand_over_annotations()
     found = parse_header(events.header, events.trailer, path)
     meta = _meta(tables, found)
     base = found.get("baseTimeNanoseconds")

@@ -65,6 +65,12 @@ class Columns:
             return self._parts[name][0]
         return np.empty(0, np.int64)
 
+    def keep(self, rows: npt.NDArray[np.bool_]) -> None:
+        """Keep some rows of every column, and release the others."""
+        for name in self._parts:
+            self._parts[name] = [self.peek(name)[rows]]
+        self.rows = int(rows.sum())
+
 
 def integers(values: Sequence[Any]) -> Ints:
     """Values as int64; texts by the last number in them, what is no number as ``MISSING``."""
