@@ -328,7 +328,9 @@ def usable() -> bool:
 
 
 def refuse_foreign() -> None:
-    """Never make the environment over somebody else's."""
+    """Never make the environment over somebody else's, nor through a link to another checkout's."""
+    if VENV.is_symlink():
+        raise DevError(f"{VENV} is a link; remove it, and one of this checkout's own is made")
     if VENV.exists() and any(VENV.iterdir()) and not STAMP.exists():
         raise DevError(f"{VENV} was not made by dev.py; move it away and try again")
 
