@@ -115,21 +115,6 @@ def test_a_mark_that_only_launches_lasts_as_long_as_its_work(tmp_path: Path) -> 
     assert (e.begin_ns, e.end_ns) == (500_000, 1_300_000)
 
 
-@pytest.mark.parametrize(("earlier", "end_us"), [(False, 2_300), (True, 2_000)])
-def test_the_device_ends_a_single_mark_that_began_with_nothing_left_to_do(
-    earlier: bool, end_us: int, tmp_path: Path
-) -> None:
-    build = Build()
-    build.range(1_000, 2_000, "ProfilerStep#6")
-    # launched before the mark; in a loop the host is ahead by as much at its end
-    build.kernel(600, 1_200 if earlier else 900, call=(500, 505), name="before")
-    for k in range(8):
-        at = 1_300 + 125 * k
-        build.kernel(at, at + 125, call=(1_010 + 100 * k, 1_015 + 100 * k), name=f"k{k}")
-    e = explained(build, tmp_path)
-    assert (e.begin_ns, e.end_ns) == (1_000_000, 1_000 * end_us)
-
-
 def layers(build: Build, count: int, *, head: bool, tail: bool) -> None:
     at = 0.0
     names = [f"once{k}" for k in range(4)] if head else []

@@ -188,22 +188,16 @@ def _single_window(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     In a loop the mark lasts as long as the step: the device sets the host's pace, too, once its
     queue is full. A mark that only holds the launches, and returns long before the device is done,
     says nothing about the step: then the device's work from first to last operation is what lasts.
-    Where the device has nothing of earlier steps left to do as the mark begins, the host has no
-    step's lead, and the step lasts until the device is done with it.
     """
     begin, end = int(steps.begin_ns[0]), steps.end_ns
     enqueued = gpu_timeline.enqueue_begin_ns
     # only of these it is known that they were enqueued in it
-    known = gpu_timeline.call >= 0
-    own = (enqueued >= begin) & (enqueued <= end) & known
+    own = (enqueued >= begin) & (enqueued <= end) & (gpu_timeline.call >= 0)
     if own.any():
         first = int(gpu_timeline.ops["start_ns"][own].min())
         last = int(gpu_timeline.ops["end_ns"][own].max())
-        earlier = (gpu_timeline.ops["end_ns"] > begin) & ((enqueued < begin) | ~known)
         if last - first > _ONLY_LAUNCHES * (end - begin):
             begin, end = first, last
-        elif not earlier.any():
-            end = max(end, last)
     return np.array([begin, end], np.int64)
 
 

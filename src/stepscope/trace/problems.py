@@ -132,7 +132,8 @@ DECLARED: dict[str, ProblemKind] = _kinds(
         "unclosed_range",
         "notice",
         "ranges were still open when the capture ended; their end is the capture's end",
-        "stop the capture after the range ends",
+        "nothing to do where these do not matter; else record a step more, so that they end before"
+        " the capture does",
     ),
     ProblemKind(
         "overlapping_range",

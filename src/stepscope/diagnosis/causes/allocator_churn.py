@@ -150,13 +150,13 @@ CAUSE = Cause(
     reference="PyTorch documentation: CUDA semantics, memory management",
     min_share=0.05,
     remedies=(
-        "unset PYTORCH_NO_CUDA_MEMORY_CACHING: without a cache each tensor is allocated and given "
-        "back",
         "take torch.cuda.empty_cache() out of the loop, and gc.collect() with it",
         "keep shapes the same from step to step, or set "
         "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
         "`stepscope memory CAPTURE` shows what was allocated and by whom, where allocations are"
         " recorded",
+        "unset PYTORCH_NO_CUDA_MEMORY_CACHING: without a cache each tensor is allocated and given "
+        "back",
     ),
     detect=detect,
 )
