@@ -37,6 +37,12 @@ from stepscope.simulation.subject import launching_ns
 from stepscope.simulation.without_causes import gap_in_graph_ns
 
 
+def simulated(build: Build, folder: Path) -> Simulation:
+    trace = build.trace(folder)
+    (e,) = explain(trace.frame, trace.meta)
+    return Simulation([(0, e)], {0: trace.frame})
+
+
 @pytest.fixture(scope="module")
 def simulation() -> Simulation:
     return Job([str(unpack(DATA / "nsys/gpt1024_healthy.sqlite.xz"))]).simulation
@@ -109,9 +115,7 @@ def test_delays_of_launches_go_and_small_memsets_hold_a_graph_up(tmp_path: Path)
             b.kernel(at + late, at + late + 20, call=(at, at + 5))
         b.memset(begin + 308, begin + 309, call=(begin + 300, begin + 305), size=64)
         b.memset(begin + 360, begin + 370, call=(begin + 350, begin + 355), size=1 << 24)
-    trace = b.trace(tmp_path)
-    (e,) = explain(trace.frame, trace.meta)
-    subject = Simulation([(0, e)], {0: trace.frame}).subjects[0]
+    subject = simulated(b, tmp_path).subjects[0]
     assert subject.program.delay_ns.any()
     assert not whole_step(subject, "expected").program.delay_ns.any()
     assert whole_step(subject, "high").program.delay_ns.any()
@@ -137,9 +141,7 @@ def test_of_a_step_in_one_graph_the_device_is_known(tmp_path: Path) -> None:
         for k in range(10):
             at = begin + 50 * k
             b.kernel(at + 8, at + 13, call=(at, at + 6))
-    trace = b.trace(tmp_path)
-    (e,) = explain(trace.frame, trace.meta)
-    found = Simulation([(0, e)], {0: trace.frame}).predict([InGraphs("step")])
+    found = simulated(b, tmp_path).predict([InGraphs("step")])
     assert found.unrecorded is not None
     assert found.unrecorded[1] == 10 * (5_000 + GRAPH_NS)
     # before the repair the host may have been that much quicker or slower; nothing else is open

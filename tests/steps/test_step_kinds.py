@@ -70,18 +70,24 @@ def test_iterations_of_an_engine_are_one_series_whatever_they_hold(tmp_path: Pat
     assert len(explained(build, tmp_path).steps) == 4
 
 
+def marked_layers(last: str) -> Build:
+    """A marked step of 10 ms: twelve layers of three kernels, of which the last is given."""
+    build = Build()
+    build.range(0, 10_000, "ProfilerStep#6")
+    build.kernel(1_000, 1_100, call=(900, 905), name="embedding")
+    for layer in range(12):
+        for k, name in enumerate(["gemm", "flash_fwd", last]):
+            at = 1_200 + 600 * layer + 200 * k
+            build.kernel(at + 10, at + 190, call=(at, at + 5), name=name)
+    return build
+
+
 @pytest.mark.parametrize(("update", "kind"), [("FusedAdamMath", "layer"), ("", "training_step")])
 def test_lists_of_tensors_that_are_copied_update_nothing(
     tmp_path: Path, update: str, kind: str
 ) -> None:
     """Each layer copies its parameters together, as FSDP does; the update at the end is named."""
-    build = Build()
-    build.range(0, 10_000, "ProfilerStep#6")
-    build.kernel(1_000, 1_100, call=(900, 905), name="embedding")
-    for layer in range(12):
-        for k, name in enumerate(["gemm", "flash_fwd", "multi_tensor_apply_kernel<CopyFunctor>"]):
-            at = 1_200 + 600 * layer + 200 * k
-            build.kernel(at + 10, at + 190, call=(at, at + 5), name=name)
+    build = marked_layers(last="multi_tensor_apply_kernel<CopyFunctor>")
     if update:
         build.kernel(8_500, 8_600, call=(8_450, 8_455), name=f"multi_tensor<{update}>")
     (inner,) = explained(build, tmp_path).steps.inner
@@ -89,13 +95,7 @@ def test_lists_of_tensors_that_are_copied_update_nothing(
 
 
 def test_a_single_mark_wins_over_repeating_layers(tmp_path: Path) -> None:
-    build = Build()
-    build.range(0, 10_000, "ProfilerStep#6")
-    build.kernel(1_000, 1_100, call=(900, 905), name="embedding")
-    for layer in range(12):
-        for k, name in enumerate(["gemm", "flash_fwd", "norm"]):
-            at = 1_200 + 600 * layer + 200 * k
-            build.kernel(at + 10, at + 190, call=(at, at + 5), name=name)
+    build = marked_layers(last="norm")
     build.kernel(8_500, 8_600, call=(8_450, 8_455), name="lm_head")
     e = explained(build, tmp_path)
     assert (e.steps.source, len(e.steps)) == ("profiler_step", 1)

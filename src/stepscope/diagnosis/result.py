@@ -367,6 +367,10 @@ class Finding(msgspec.Struct, frozen=True):
     gaps_end_at: str | None = None
     further: FurtherRepair | None = None
 
+    def value(self, figure: str) -> float | None:
+        """The value of a figure of the evidence; None where it has none of that name."""
+        return next((e.value for e in self.evidence if e.figure == figure), None)
+
 
 class KernelCategory(msgspec.Struct, frozen=True):
     """The kernels of one category in a step.

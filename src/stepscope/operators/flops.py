@@ -19,11 +19,12 @@ from stepscope.intervals.distinct import distinct_rows
 from stepscope.trace.frame import Frame, IntArray
 from stepscope.trace.shapes import ITEM_BYTES, Shape, shapes_of, types_of
 
-_OTHER_ITEM_BYTES: Final = {"int": 4, "long int": 8, "long": 8, "short int": 2, "short": 2,
+_ANY_ITEM_BYTES: Final = {**ITEM_BYTES,
+                          "int": 4, "long int": 8, "long": 8, "short int": 2, "short": 2,
                             "unsigned char": 1, "bool": 1, "c10::complex<float>": 8,
                             "c10::complex<double>": 16, "c10::Float8_e4m3fnuz": 1,
                             "c10::Float8_e5m2fnuz": 1}  # fmt: skip
-"""Bytes of an element of the types that no product has."""
+"""Bytes of an element, of the types that no product has, too."""
 
 BACKWARD_ATTENTION = 2.5
 """Products of the backward pass over those of the forward pass: five to two (Dao et al.,
@@ -262,7 +263,7 @@ def streamed(name: str, shapes: str, types: str) -> Work | None:
     """
     try:
         tensors = [
-            (shape, {**ITEM_BYTES, **_OTHER_ITEM_BYTES}[kind])
+            (shape, _ANY_ITEM_BYTES[kind])
             for shape, kind in zip(shapes_of(shapes), types_of(types), strict=True)
             if shape
         ]

@@ -47,9 +47,7 @@ def reliability_text(finding: Finding) -> str:
             "; the steps that do not hold the cause take "
             f"{milliseconds(finding.unaffected_step_ns)} on average"
         )
-        unrecorded = next(
-            (e.value for e in finding.evidence if e.figure == "unrecorded_step_ns"), None
-        )
+        unrecorded = finding.value("unrecorded_step_ns")
         most = (1 - _SAME_STEP) * finding.unaffected_step_ns
         if unrecorded is not None and max(unrecorded, finding.predicted_step_ns) < most:
             text += (
@@ -93,7 +91,7 @@ def _same_time(diagnosis: Diagnosis, both: Combined) -> str:
     """How much of what either of two findings gains alone is the same time."""
     steps, gains = [], 0.0
     for finding in diagnosis.findings[:2]:
-        step = next((e.value for e in finding.evidence if e.figure == "step_ns"), 0.0)
+        step = finding.value("step_ns") or 0.0
         steps.append(step)
         gains += step - finding.predicted_step_ns
     if len(set(steps)) != 1:  # the gains of different ranks are not added

@@ -281,7 +281,7 @@ def _finding(finding: Finding, diagnosis: Diagnosis, room: _Room) -> BriefFindin
     ending = finding.gaps_end_at
     if ending is not None and ending.startswith("kernel "):
         ending = f"kernel {named(ending.removeprefix('kernel '), 80)}"
-    step = next((e.value for e in finding.evidence if e.figure == "step_ns"), 0)
+    step = finding.value("step_ns") or 0
     own = step and abs(step - diagnosis.step_ns.mean) > _NOTABLE * diagnosis.step_ns.mean
     return BriefFinding(
         id=finding.cause,

@@ -98,7 +98,7 @@ def _more_than_left(lever: Finding, diagnosis: Diagnosis) -> bool:
 
 
 def _step_ns(lever: Finding) -> float:
-    return next((float(e.value) for e in lever.evidence if e.figure == "step_ns"), 0.0)
+    return lever.value("step_ns") or 0.0
 
 
 def headline(lever: Finding) -> str:

@@ -13,7 +13,7 @@ from stepscope.intervals.distinct import with_first
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import LAUNCH, MARK, C, Program, own_work
 from stepscope.simulation.settings.graphs import capturable
-from stepscope.simulation.settings.shapes import ACCUMULATE
+from stepscope.simulation.settings.shapes import accumulations
 from stepscope.simulation.subject import Subject, launching_ns
 from stepscope.simulation.without_causes import gap_in_graph_ns, launches_free
 from stepscope.trace.frame import BoolArray
@@ -66,10 +66,10 @@ def writes_in_place(e: Explanation) -> bool:
 
 def gradients(e: Explanation) -> float:
     """Gradients that autograd accumulates in a step, one each parameter; 0 where nothing tells."""
-    table = e.kernels.attribution.operators
-    if not len(table):
+    rows = accumulations(e.kernels)
+    if not len(rows):
         return 0.0
-    at = table["start_ns"][table.equals("name", ACCUMULATE)]
+    at = e.kernels.attribution.operators["start_ns"][rows]
     step = np.searchsorted(e.steps.begin_ns, at, side="right") - 1
     return int(((step >= e.first) & (step <= e.last)).sum()) / (e.last - e.first + 1)
 

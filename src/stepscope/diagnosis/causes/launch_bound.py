@@ -95,9 +95,7 @@ def detect(case: Case) -> Detection | None:
     # XLA compiles whatever is jitted with it, and CUDA of one's own captures what it launches
     alone = is_jax(explanation.gpu) or is_own_program(case)
     updated = not explanation.workload.infers and bool(updates(explanation).any())
-    scope = _STEP if alone else ""
-    if not alone and writes_in_place(explanation):
-        scope = _IN_PLACE
+    scope = _STEP if alone else _IN_PLACE if writes_in_place(explanation) else ""
     found = Detection(
         time_ns=time,
         direct_ns=time - overhead,

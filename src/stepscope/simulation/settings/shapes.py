@@ -16,7 +16,8 @@ from stepscope.kernels.multi_tensor import one_pass_ns
 from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.shapes import ITEM_BYTES, Shape, matrices_of, shapes_of, types_of
 
-ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
+_ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
+_NO_ROWS: Final = np.empty(0, np.int64)
 _PRODUCT: Final = re.compile(r"::(mm|addmm|linear|bmm|baddbmm)$")
 
 
@@ -68,12 +69,17 @@ class Gradients:
     shapes: list[Shape]
 
 
+def accumulations(kernels: Kernels) -> IntArray:
+    """Rows of the operators that accumulate a gradient each."""
+    table = kernels.attribution.operators
+    return np.flatnonzero(table.equals("name", _ACCUMULATE)) if len(table) else _NO_ROWS
+
+
 def gradients(kernels: Kernels) -> Gradients:
     """The gradients of the capture, by the operator that accumulates each; none without shapes."""
     table = kernels.attribution.operators
-    rows = np.empty(0, np.int64)
-    if len(table) and "input_shapes" in table:
-        rows = np.flatnonzero(table.equals("name", ACCUMULATE) & (table["input_shapes"] >= 0))
+    rows = accumulations(kernels) if "input_shapes" in table else _NO_ROWS
+    rows = rows[table["input_shapes"][rows] >= 0] if len(rows) else rows
     at, sizes, shapes = [], [], []
     for row in rows.tolist():
         found = shapes_of(table.text("input_shapes", row))
