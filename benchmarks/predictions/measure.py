@@ -44,7 +44,10 @@ TIMED_AFTERWARDS = 14
 """Steps after that, of which some are timed."""
 TOGETHER = 1 if SMALL else 8
 """Pairs that are prepared at the same time."""
-SETS = ("single", "second", "third", "fourth", "fifth", "sixth", "sixth_science", "sixth_loops")
+SETS = (
+    *("single", "second", "third", "fourth", "fifth", "sixth", "sixth_science", "sixth_loops"),
+    "seventh",
+)
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
 
