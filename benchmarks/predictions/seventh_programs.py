@@ -164,7 +164,8 @@ class Switch(nn.Module):
         odds = self.router(y).float().softmax(-1)
         most, chosen = odds.max(-1)
         taken = fn.one_hot(chosen, odds.shape[1])
-        place = ((taken.cumsum(0) - 1) * taken).sum(-1)
+        order = taken.t().contiguous().cumsum(1).t()
+        place = ((order - 1) * taken).sum(-1)
         kept = place < self.each
         seat = (chosen * self.each + place).masked_fill(~kept, self.each * odds.shape[1])
         seats = y.new_zeros(self.each * odds.shape[1] + 1, y.shape[1])
@@ -254,9 +255,12 @@ class Pyramid(nn.Module):
 
 def apart(a: Tensor, b: Tensor) -> Tensor:
     """One less the overlap of boxes, given by distances to their four sides."""
-    low, high = torch.minimum(a, b), (a[:, :2] + a[:, 2:], b[:, :2] + b[:, 2:])
-    inter = (low[:, :2] + low[:, 2:]).prod(-1)
-    return 1 - inter / (high[0][:, 0] * high[0][:, 1] + high[1][:, 0] * high[1][:, 1] - inter)
+
+    def area(box: Tensor) -> Tensor:  # prod() would ask the device for zeros in its backward
+        return (box[:, 0] + box[:, 2]) * (box[:, 1] + box[:, 3])
+
+    inter = area(torch.minimum(a, b))
+    return 1 - inter / (area(a) + area(b) - inter)
 
 
 @pair(
@@ -266,7 +270,7 @@ def apart(a: Tensor, b: Tensor) -> Tensor:
     marks="phases",
 )
 def pyramid_positive_places(repaired: bool) -> Running:
-    classes, batch, side = size(80, 5), size(20, 2), size(512, 64)
+    classes, batch, side = size(80, 5), size(12, 2), size(512, 64)
     model = Pyramid(size(64, 8), size(256, 16), classes).to(DEVICE)
     x, levels = noise(batch, 3, side, side), []
     for stride in (8, 16, 32, 64):
@@ -279,11 +283,11 @@ def pyramid_positive_places(repaired: bool) -> Running:
         total = torch.zeros((), device=DEVICE)
         for (kinds, boxes), (positive, kind, true, middle) in zip(model(x), levels, strict=True):
             goal = fn.one_hot(kind, classes) * positive[:, None]
-            odds = kinds.float().sigmoid()
-            hard = (odds - goal).abs().square()
-            loss = (
-                hard * fn.binary_cross_entropy_with_logits(kinds, goal.float(), reduction="none")
-            ).sum()
+            hard = (kinds.float().sigmoid() - goal).square()
+            parts = fn.binary_cross_entropy_with_logits(
+                kinds.float(), goal.float(), reduction="none"
+            )
+            loss = (hard * parts).sum()
             far, central = boxes[:, :4].float().clamp(-4, 4).exp(), boxes[:, 4].float()
             if repaired:
                 some = positive.sum().clamp(min=1)
