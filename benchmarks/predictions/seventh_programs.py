@@ -349,7 +349,7 @@ class Volumes(nn.Module):
 @pair("blocking_copy", "vision", "volumes and labels are pinned and copied non_blocking")
 def volumes_pageable(repaired: bool) -> Running:
     classes, side, batch = 4, size(96, 16), size(2, 1)
-    model = Volumes(size(32, 4), 4, classes, size(4, 2)).to(DEVICE)
+    model = Volumes(size(24, 4), 4, classes, size(4, 2)).to(DEVICE)
     stored = [
         (
             torch.randn(batch, 4, side, side, side),
@@ -374,7 +374,7 @@ def volumes_pageable(repaired: bool) -> Running:
     update = torch.optim.SGD(
         model.parameters(), lr=1e-3, momentum=0.99, nesterov=True, weight_decay=3e-5, fused=True
     )
-    return fit(loss_of, update, clip=12.0)
+    return fit(loss_of, update, bf16=False, clip=12.0)
 
 
 class Turned(nn.Module):
@@ -399,7 +399,7 @@ class Turned(nn.Module):
     marks="profiler",
 )
 def video_convs_room_for_optimizer(repaired: bool) -> Running:
-    width, frames, side, batch = size(64, 8), size(16, 4), size(112, 16), size(12, 2)
+    width, frames, side, batch = size(64, 8), size(16, 4), size(112, 16), size(8, 2)
     parts: list[nn.Module] = [Turned(3, width, 2)]
     for number in range(4):
         before = width * 2 ** max(number - 1, 0)
@@ -411,9 +411,7 @@ def video_convs_room_for_optimizer(repaired: bool) -> Running:
     update = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9, fused=True)
 
     def step() -> None:
-        with torch.autocast(DEVICE.type, torch.bfloat16):
-            loss = fn.cross_entropy(model(x), y, label_smoothing=0.1)
-        loss.backward()
+        fn.cross_entropy(model(x), y, label_smoothing=0.1).backward()
         if not repaired and CUDA:
             torch.cuda.empty_cache()
         update.step()
@@ -936,8 +934,9 @@ def masked_pictures_saves(repaired: bool) -> Running:
     hidden = nn.Parameter(noise(1, 1, width) * 0.02)
     update = torch.optim.AdamW([where, hidden, *model.parameters()], lr=1e-4, fused=True)
     x = noise(batch, places, 3 * patch**2)
-    fast = "/dev/shm" if Path("/dev/shm").is_dir() else None
-    folder = Path(tempfile.mkdtemp(prefix="exam-", dir=fast))
+    memory = Path("/dev/shm")  # a disk's time differs from file to file
+    fast = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
+    folder = Path(tempfile.mkdtemp(prefix="exam-", dir=memory if fast else None))
 
     def loss_of() -> Tensor:
         order = torch.rand(batch, places, device=DEVICE).argsort(1)
@@ -950,7 +949,7 @@ def masked_pictures_saves(repaired: bool) -> Running:
         return ((h.float() - x).square().mean(-1) * lost).sum() / lost.sum()
 
     def save(number: int, _loss: Tensor) -> None:
-        if number % (1000 if repaired else 5) == 3:
+        if number % (1000 if repaired else 5) == (999 if repaired else 3):
             torch.save(model.state_dict(), folder / "last.pt")
 
     run = fit(loss_of, update, after=save)
