@@ -270,7 +270,7 @@ def apart(a: Tensor, b: Tensor) -> Tensor:
     marks="phases",
 )
 def pyramid_positive_places(repaired: bool) -> Running:
-    classes, batch, side = size(80, 5), size(12, 2), size(512, 64)
+    classes, batch, side = size(80, 5), size(16, 2), size(512, 64)
     model = Pyramid(size(64, 8), size(256, 16), classes).to(DEVICE)
     x, levels = noise(batch, 3, side, side), []
     for stride in (8, 16, 32, 64):
@@ -1031,7 +1031,7 @@ def thin(width: int, depth: int) -> nn.Module:
 
 @pair("larger_batch", "vision", "twice the batch", samples=2.0, marks="profiler")
 def taught_thin_convs_twice(repaired: bool) -> Running:
-    batch, side = size(24, 2) * (2 if repaired else 1), size(160, 32)
+    batch, side = size(64, 2) * (2 if repaired else 1), size(160, 32)
     student, teacher = thin(size(24, 4), 2).to(DEVICE), thin(size(48, 8), 3).to(DEVICE)
     teacher.requires_grad_(False).eval()
     x, y = noise(batch, 3, side, side), labels(100, batch)
