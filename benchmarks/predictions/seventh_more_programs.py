@@ -92,7 +92,7 @@ class TriangleAttention(nn.Module):
         y = self.norm(z)
         rows, long, width = y.shape
         q, k, v = self.qkv(y).view(rows, long, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        third = self.side(y).permute(2, 0, 1)[None]
+        third = self.side(y).permute(2, 0, 1).contiguous()[None]
         if self.written:
             scores = torch.einsum("rhqd,rhkd->rhqk", q, k) * q.shape[-1] ** -0.5 + third
             found = torch.einsum("rhqk,rhkd->rhqd", scores.softmax(-1).to(v.dtype), v)
@@ -112,7 +112,7 @@ class TriangleAttention(nn.Module):
     marks="phases",
 )
 def triangle_attention_written(repaired: bool) -> Running:
-    long, width, bins = size(256, 8), size(128, 8), size(64, 4)
+    long, width, bins = size(320, 8), size(128, 8), size(64, 4)
     layers = (
         TriangleAttention(width, size(4, 2), ending=i % 2 == 1, written=not repaired)
         for i in range(size(6, 2))
@@ -187,7 +187,7 @@ class Joint(nn.Module):
     marks="steps",
 )
 def joint_embedding_fp32(repaired: bool) -> Running:
-    side, patch, batch = size(224, 16), size(16, 4), size(64, 2)
+    side, patch, batch = size(224, 16), size(16, 4), size(96, 2)
     places = (side // patch) ** 2
     model = Joint(size(384, 16), size(8, 1), patch, places, size(192, 8)).to(DEVICE)
     fast = [*model.first.parameters(), *model.encoder.parameters()]
@@ -316,7 +316,7 @@ class Cells(nn.Module):
 @pair("aligned_shapes", "science", "19997 genes are padded to 20032", marks="profiler")
 def cells_odd_genes(repaired: bool) -> Running:
     genes, padded, few, rows = size(19_997, 37), size(20_032, 64), size(64, 4), size(4096, 4)
-    model = Cells(genes, size(2048, 16), few).to(DEVICE)
+    model = Cells(genes, size(3072, 16), few).to(DEVICE)
     counts = torch.poisson(torch.full((rows, genes), 0.3, device=DEVICE))
     drawn = noise(rows, few)
     if repaired:
@@ -517,7 +517,7 @@ class Judge(nn.Module):
     "both Adam with fused=True instead of foreach=False",
 )
 def painter_and_judge_adam_loops(repaired: bool) -> Running:
-    widths, style = [size(n, 8) for n in (512, 512, 512, 256, 128)], size(512, 8)
+    widths, style = [size(n, 8) for n in (1024, 1024, 512, 256, 128)], size(512, 8)
     widths = widths[: size(5, 2)]
     painter, judge = Painter(widths, style).to(DEVICE), Judge(widths[::-1]).to(DEVICE)
     how: dict[str, Any] = {"fused": True} if repaired else {"foreach": False}
@@ -720,7 +720,7 @@ class Translator(nn.Module):
     "torch.where takes the true word or the guess, without an item() for each word",
 )
 def teacher_forcing_asks(repaired: bool) -> Running:
-    rows, long, words = size(128, 2), size(28, 5), size(8000, 30)
+    rows, long, words = size(128, 2), size(22, 5), size(8000, 30)
     model = Translator(words, size(512, 8)).to(DEVICE)
     text, wanted = (torch.randint(0, words, (rows, long), device=DEVICE) for _ in range(2))
 
@@ -781,18 +781,20 @@ def burgers_points_one_by_one(repaired: bool) -> Running:
 class Dreams(nn.Module):
     """Pictures, a memory of them and of what was done, and pictures again."""
 
-    def __init__(self, deep: int, width: int, acts: int) -> None:
+    def __init__(self, deep: int, width: int, acts: int, side: int) -> None:
         super().__init__()
+        low = side // 8
         n = [deep, 2 * deep, 4 * deep]
         self.eye = nn.Sequential(
             nn.Conv2d(3, n[0], 4, 2, 1), nn.SiLU(), nn.Conv2d(n[0], n[1], 4, 2, 1), nn.SiLU(),
-            nn.Conv2d(n[1], n[2], 4, 2, 1), nn.SiLU(), nn.Flatten(), nn.LazyLinear(width),
+            nn.Conv2d(n[1], n[2], 4, 2, 1), nn.SiLU(), nn.Flatten(),
+            nn.Linear(n[2] * low**2, width),
         )  # fmt: skip
         self.memory = nn.GRU(width + acts, width, batch_first=True)
         self.mean, self.spread = nn.Linear(width, width), nn.Linear(width, width)
-        self.low = nn.Linear(width, n[2] * 64)
+        self.low = nn.Linear(width, n[2] * low**2)
         self.paint = nn.Sequential(
-            nn.Unflatten(1, (n[2], 8, 8)),
+            nn.Unflatten(1, (n[2], low, low)),
             nn.ConvTranspose2d(n[2], n[1], 4, 2, 1), nn.SiLU(),
             nn.ConvTranspose2d(n[1], n[0], 4, 2, 1), nn.SiLU(),
             nn.ConvTranspose2d(n[0], 3, 4, 2, 1),
@@ -818,13 +820,12 @@ class Dreams(nn.Module):
     record=("--gc",),
 )
 def dreams_replay_gc_every_5(repaired: bool) -> Running:
-    rows, times, acts = size(24, 2), size(32, 3), 6
-    model = Dreams(size(48, 4), size(512, 8), acts).to(DEVICE)
+    rows, times, acts, side = size(40, 2), size(32, 3), 6, size(64, 8)
+    model = Dreams(size(96, 4), size(512, 8), acts, side).to(DEVICE)
     replay = [
-        {"step": i, "act": [i % acts], "ends": (i % 97 == 0,)} for i in range(size(150_000, 10))
+        {"step": i, "act": [i % acts], "ends": (i % 97 == 0,)} for i in range(size(300_000, 10))
     ]
-    frames = noise(rows, times, 3, 64, 64)
-    model.eye(frames[0])  # its last layer learns how wide it is
+    frames = noise(rows, times, 3, side, side)
     did = torch.zeros(rows, times, acts, device=DEVICE)
     did[..., 0] = 1.0
     gained = noise(rows, times)
