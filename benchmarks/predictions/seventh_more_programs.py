@@ -326,8 +326,8 @@ def cells_odd_genes(repaired: bool) -> Running:
 
     def loss_of(net: nn.Module, batch: tuple[Tensor, ...]) -> Tensor:
         logits, far = net(batch[0], drawn)
-        told = (batch[1] * logits.float().log_softmax(-1)).sum(-1).mean()
-        return (far - told) / genes
+        likelihood = (batch[1] * logits.float().log_softmax(-1)).sum(-1).mean()
+        return (far - likelihood) / genes
 
     return training(model, fixed((seen, counts)), loss_of)
 
@@ -354,13 +354,13 @@ class Radar(nn.Module):
 
     def forward(self, frames: list[Tensor]) -> list[Tensor]:
         x = self.into(frames[0])
-        h, told = torch.zeros_like(x), []
+        h, forecast = torch.zeros_like(x), []
         for frame in frames:
             h = self.remembered(self.into(frame), h)
         for _ in frames:
-            told.append(self.out(h))
-            h = self.remembered(self.into(told[-1]), h)
-        return told
+            forecast.append(self.out(h))
+            h = self.remembered(self.into(forecast[-1]), h)
+        return forecast
 
 
 @pair("layout_changes", "science", "channels_last for the model and the frames")
@@ -375,8 +375,8 @@ def radar_memory_channels_last(repaired: bool) -> Running:
     )
 
     def loss_of(net: nn.Module, frames: tuple[list[Tensor], list[Tensor]]) -> Tensor:
-        told = net(frames[0])
-        each = [fn.l1_loss(a.float(), b) for a, b in zip(told, frames[1], strict=True)]
+        forecast = net(frames[0])
+        each = [fn.l1_loss(a.float(), b) for a, b in zip(forecast, frames[1], strict=True)]
         return torch.stack(each).mean()
 
     return training(model, fixed((seen, later)), loss_of)
@@ -392,7 +392,7 @@ class LongFilters(nn.Module):
         super().__init__()
         self.norm, self.into = nn.LayerNorm(width), nn.Linear(width, 3 * width)
         self.short = nn.Conv1d(3 * width, 3 * width, 3, padding=2, groups=3 * width)
-        self.told, self.tell = nn.Linear(9, 64), nn.Linear(64, width)
+        self.filter_in, self.filter_out = nn.Linear(9, 64), nn.Linear(64, width)
         self.out = nn.Linear(width, width)
         self.decay = nn.Parameter(torch.linspace(1.0, 8.0, width))
         where = torch.linspace(0.0, 1.0, long)[:, None]
@@ -404,7 +404,7 @@ class LongFilters(nn.Module):
         long = x.shape[1]
         y = self.short(self.into(self.norm(x)).transpose(1, 2))[..., :long]
         value, first, second = y.chunk(3, 1)
-        taps = self.tell(torch.sin(8.0 * self.told(self.waves))) * torch.exp(
+        taps = self.filter_out(torch.sin(8.0 * self.filter_in(self.waves))) * torch.exp(
             -self.decay.abs() * self.where
         )
         gated = (value * first).float()
@@ -547,7 +547,7 @@ class Coupling(nn.Module):
     def __init__(self, many: int, wide: int) -> None:
         super().__init__()
         self.log_scale, self.move = nn.Parameter(torch.zeros(many)), nn.Parameter(torch.zeros(many))
-        self.told = nn.Sequential(
+        self.net = nn.Sequential(
             nn.Linear(many // 2, wide), nn.SiLU(), nn.Linear(wide, wide), nn.SiLU(),
             nn.Linear(wide, many),
         )  # fmt: skip
@@ -555,7 +555,7 @@ class Coupling(nn.Module):
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x = x * self.log_scale.exp() + self.move
         kept, moved = x.chunk(2, -1)
-        scale, more = self.told(kept).chunk(2, -1)
+        scale, more = self.net(kept).chunk(2, -1)
         scale = 2.0 * torch.tanh(scale)
         volume = scale.sum(-1) + self.log_scale.sum()
         return torch.cat([moved * scale.exp() + more, kept], -1), volume
@@ -661,10 +661,10 @@ class Interactions(nn.Module):
                 h[:, :, None].expand(-1, -1, many, -1),
                 h[:, None].expand(-1, many, -1, -1),
             )
-            told = edge(torch.cat([one, other, far], -1))
-            told = told * torch.sigmoid(gate(told)) * both
-            at = at + (apart / (far + 1.0) * pull(told) * both).sum(2) / many
-            h = (h + node(torch.cat([h, told.sum(2)], -1))) * mask[..., None]
+            message = edge(torch.cat([one, other, far], -1))
+            message = message * torch.sigmoid(gate(message)) * both
+            at = at + (apart / (far + 1.0) * pull(message) * both).sum(2) / many
+            h = (h + node(torch.cat([h, message.sum(2)], -1))) * mask[..., None]
         return at - begin
 
 
@@ -697,8 +697,8 @@ class Translator(nn.Module):
         self.cell, self.ask = nn.GRUCell(2 * width, width), nn.Linear(width, width)
         self.out = nn.Linear(2 * width, words)
 
-    def forward(self, text: Tensor, wanted: Tensor, told: Tensor, *, asks: bool) -> Tensor:
-        """Scores of each next word; ``told``: whether the decoder sees the true word before."""
+    def forward(self, text: Tensor, wanted: Tensor, forced: Tensor, *, asks: bool) -> Tensor:
+        """Scores of each next word; ``forced``: whether the decoder sees the true word before."""
         seen, last = self.read(self.words(text))
         h, word, scores = last[0], wanted[:, 0], []
         for t in range(wanted.shape[1] - 1):
@@ -708,9 +708,9 @@ class Translator(nn.Module):
             scores.append(self.out(torch.cat([h, looked], -1)))
             guess = scores[-1].detach().argmax(-1)
             if asks:
-                word = wanted[:, t + 1] if told[t].item() else guess
+                word = wanted[:, t + 1] if forced[t].item() else guess
             else:
-                word = torch.where(told[t], wanted[:, t + 1], guess)
+                word = torch.where(forced[t], wanted[:, t + 1], guess)
         return torch.stack(scores, 1)
 
 
@@ -725,8 +725,8 @@ def teacher_forcing_asks(repaired: bool) -> Running:
     text, wanted = (torch.randint(0, words, (rows, long), device=DEVICE) for _ in range(2))
 
     def loss_of(net: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        told = torch.rand(long - 1, device=DEVICE) < 0.5
-        scores = net(*batch, told, asks=not repaired)
+        forced = torch.rand(long - 1, device=DEVICE) < 0.5
+        scores = net(*batch, forced, asks=not repaired)
         return fn.cross_entropy(scores.flatten(0, 1), batch[1][:, 1:].flatten())
 
     return training(model, fixed((text, wanted)), loss_of, kind="fp32")
@@ -823,7 +823,7 @@ def dreams_replay_gc_every_5(repaired: bool) -> Running:
     rows, times, acts, side = size(40, 2), size(32, 3), 6, size(64, 8)
     model = Dreams(size(96, 4), size(512, 8), acts, side).to(DEVICE)
     replay = [
-        {"step": i, "act": [i % acts], "ends": (i % 97 == 0,)} for i in range(size(300_000, 10))
+        {"step": i, "act": [i % acts], "ends": (i % 97 == 0,)} for i in range(size(200_000, 10))
     ]
     frames = noise(rows, times, 3, side, side)
     did = torch.zeros(rows, times, acts, device=DEVICE)
