@@ -25,7 +25,7 @@ from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evalua
 from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
 from stepscope.diagnosis.predictions import LARGEST_REPLAY_ERROR, Predicted
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
-from stepscope.diagnosis.result import Finding, Severity
+from stepscope.diagnosis.result import Finding, Part, Severity
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals.distinct import among
@@ -151,7 +151,7 @@ class Pulled:
         saved_ns: what of it the change saves.
         predicted: the step after the change.
         after: whether it gains that only once the findings are repaired.
-        holds: titles of the findings whose kernels are among these, and whether all of them are.
+        holds: causes of the findings whose kernels are among these: all of them, or some.
     """
 
     lever: Lever
@@ -161,7 +161,7 @@ class Pulled:
     saved_ns: IntArray
     predicted: Predicted
     after: bool = False
-    holds: dict[str, bool] = field(default_factory=dict)
+    holds: dict[str, Part] = field(default_factory=dict)
 
     @property
     def gain_ns(self) -> float:
@@ -232,7 +232,7 @@ def pulled(
             taken = taken.copy()
             taken[repair.rows if found.claimed is None else found.claimed] = True
         shared = {cause: among(rows, repair.rows) for cause, rows in of_findings.items()}
-        holds = {causes()[cause].title: bool(r.all()) for cause, r in shared.items() if r.any()}
+        holds = {cause: _part(mine) for cause, mine in shared.items() if mine.any()}
         result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after, holds))
     return sorted(result, key=lambda item: (-item.gain_ns, item.lever.id))
 
@@ -354,6 +354,10 @@ def _with_setting(case: Case, setting: Edit, replays: _Replays) -> tuple[Predict
     return Predicted(step - chosen, step - greatest, step - least, error), after
 
 
+def _part(mask: BoolArray) -> Part:
+    return "all" if mask.all() else "some"
+
+
 def lever_table(found: Sequence[Pulled]) -> pa.Table:
     """The ``kernel_lever`` table: what the levers of a job change."""
     import pyarrow as pa
@@ -426,9 +430,10 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {one.figure: one.value for one in evidence}
     message = filled(found.message, evidence, found.texts)
-    for title, wholly in item.holds.items():
-        gain = "the gain" if wholly else "some of the gain"
-        message += f"; {gain} of the finding '{title}' lies in this one"
+    titles = {cause: causes()[cause].title for cause in item.holds}
+    for cause, part in item.holds.items():
+        gain = "the gain" if part == "all" else "some of the gain"
+        message += f"; {gain} of the finding '{titles[cause]}' lies in this one"
     if item.after:
         message += "; that shortens the step once what is found above is repaired"
     place = case.explanation.kernels.attribution.heaviest(found.repair.rows)
@@ -447,8 +452,10 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         next_capture=vendors.next_capture(frameworks.for_program(found.next_capture, case), case),
         root_cause=None,
         replay_error=item.predicted.replay_error,
-        names=sorted([*(text.strip("'\"") for text in found.texts.values()), *item.holds]),
+        names=sorted([*(text.strip("'\"") for text in found.texts.values()), *titles.values()]),
         evidence=evidence,
+        includes_gain_of=item.holds,
+        after_findings=item.after,
     )
 
 
