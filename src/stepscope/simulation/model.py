@@ -132,6 +132,11 @@ class Simulation:
         return [Facts(rank, e, self._read_of(rank)) for rank, e in self.devices]
 
     @cached_property
+    def _outside_graphs(self) -> list[graphs.Outside]:
+        """What graphs of the model would not hold, of each device."""
+        return [graphs.outside(e) for _, e in self.devices]
+
+    @cached_property
     def unchanged(self) -> list[Replay]:
         """The replay without any change."""
         return replay([s.program for s in self._as_recorded])
@@ -219,15 +224,10 @@ class Simulation:
             elif isinstance(change, edit.InGraphs) and change.scope == "model":
                 paced = self._recorded_or_not(subjects, self._tool(changes))
                 subjects = [
-                    graphs.model_alone(
-                        s,
-                        graphs.updates(e),
-                        bound,
-                        unrecorded,
-                        graphs.gradients(e),
-                        in_place=graphs.writes_in_place(e),
+                    graphs.model_alone(s, beside, bound, unrecorded)
+                    for s, unrecorded, beside in zip(
+                        subjects, paced, self._outside_graphs, strict=True
                     )
-                    for s, unrecorded, (_, e) in zip(subjects, paced, self.devices, strict=True)
                 ]
                 count = len(subjects)
             else:
