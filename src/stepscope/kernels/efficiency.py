@@ -10,7 +10,7 @@ import numpy as np
 from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
-from stepscope.trace.shapes import ITEM_BYTES, matrices_of, types_of
+from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
 
 FAR_BELOW = 0.25
 """Share of the ceiling (arithmetic or memory, whichever is lower) under which a GEMM is far
@@ -189,7 +189,7 @@ def _operator_work(name: str, shapes_text: str, types_text: str) -> tuple[float,
     matrices, types = matrices_of(shapes_text), types_of(types_text)
     if name not in _PRODUCTS or len(matrices) < 2 or not types:
         return 0.0, 0.0
-    item = next((ITEM_BYTES[t] for t in types if t in ITEM_BYTES), 0)
+    item = product_item_bytes(types)
     left, right = matrices[-2], matrices[-1]
     batch = left[0] if len(left) == 3 else 1
     m, k, n = left[-2], left[-1], right[-1]
