@@ -471,37 +471,3 @@ def capability(case: Case) -> int:
     gpu = case.explanation.gpu
     mine = (devices["process_id"] == gpu.process_id) & (devices["device"] == gpu.device)
     return int(devices["compute_major"][mine].max(initial=0))
-
-
-def changed(
-    rows: IntArray,
-    old_ns: IntArray,
-    new_ns: IntArray,
-    low_ns: float,
-    high_ns: float,
-    *,
-    certain: bool = True,
-) -> Repair:
-    """A change of some operations; those that take nothing afterwards are not launched any more.
-
-    Args:
-        rows: rows of ``GPU.ops``, in any order.
-        old_ns: their lengths.
-        new_ns: their lengths afterwards.
-        low_ns: the least that all of them may take.
-        high_ns: the most.
-        certain: whether those that take nothing go in any case.
-    """
-    order = np.argsort(rows, kind="stable")
-    new = np.minimum(new_ns, old_ns)[order].astype(np.int64)
-    total = int(new.sum())
-    return Repair(
-        rows=rows[order],
-        old_ns=old_ns[order],
-        new_ns=new,
-        merged=new == 0,
-        idle_ns=np.zeros(len(rows), np.int64),
-        low_ns=min(int(low_ns), total),
-        high_ns=min(max(int(high_ns), total), int(old_ns.sum())),
-        certain=certain,
-    )

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
-from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
+from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
 
@@ -82,15 +82,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.gpu.ops.texts["name"][code],
-        repair=Repair(
-            rows=rows,
-            old_ns=duration[rows],
-            new_ns=new[rows],
-            merged=np.zeros(len(rows), bool),
-            idle_ns=np.zeros(len(rows), np.int64),
-            low_ns=ideal,
-            high_ns=(spent + after) // 2,
-        ),
+        repair=changed(rows, duration[rows], new[rows], ideal, (spent + after) // 2, stay=True),
         achieved=ideal / spent,
         by_grid=grid_known,
     )

@@ -84,6 +84,42 @@ def scaled(old_ns: IntArray, factor: float) -> IntArray:
     return lengths
 
 
+def changed(
+    rows: IntArray,
+    old_ns: IntArray,
+    new_ns: IntArray,
+    low_ns: float,
+    high_ns: float,
+    *,
+    certain: bool = True,
+    stay: bool = False,
+) -> Repair:
+    """A change of some operations and of no idle time; those that take nothing then are gone.
+
+    Args:
+        rows: rows of ``GPU.ops``, in any order.
+        old_ns: their lengths.
+        new_ns: their lengths afterwards.
+        low_ns: the least that all of them may take.
+        high_ns: the most.
+        certain: whether those that take nothing go in any case.
+        stay: whether all are launched as before, even those that take nothing.
+    """
+    order = np.argsort(rows, kind="stable")
+    new = np.minimum(new_ns, old_ns)[order].astype(np.int64)
+    total = int(new.sum())
+    return Repair(
+        rows=rows[order],
+        old_ns=old_ns[order],
+        new_ns=new,
+        merged=np.zeros(len(rows), bool) if stay else new == 0,
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=min(int(low_ns), total),
+        high_ns=min(max(int(high_ns), total), int(old_ns.sum())),
+        certain=certain,
+    )
+
+
 CATEGORY_NAMES: Final = tuple(CATEGORIES)
 MATH_NAMES: Final = tuple(MATHS)
 PHASES: Final = ("forward", "backward", "optimizer")
