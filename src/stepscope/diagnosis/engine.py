@@ -117,7 +117,7 @@ def diagnose(
     findings, hidden = _findings(found, compute)
     if not findings:
         findings = _uncovered(cases, compute)
-    asked = [*job_figures(reference), *coverage_figures()]
+    asked = [*job_figures(), *coverage_figures()]
     single = len(cases) == 1
     asked += [UTILISATION] * single
     asked += rank_figures(reference.job.view.collectives)

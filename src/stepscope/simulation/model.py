@@ -323,7 +323,7 @@ class Simulation:
             # the run that the gain is measured in has a pace of its own before the repair, too
             paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
-            deviating += self._with_other_work(after, tool, before, expected, most)
+            deviating += self._with_other_work(after, tool, before, most)
         if changes and recorded:
             costs = [self._edited(changes, changed, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b, sets=sets) for b in ENDS], most)
@@ -353,12 +353,7 @@ class Simulation:
         return "expected" if pace.is_recorded(self.subjects) and not goes else None
 
     def _with_other_work(
-        self,
-        after: list[Subject],
-        tool: Bound | None,
-        before: float,
-        expected: float,
-        most: float,
+        self, after: list[Subject], tool: Bound | None, before: float, most: float
     ) -> list[float]:
         """The ratio where work that launches nothing takes less or more, before and after."""
         columns = [C[cause] for cause in pace.OWN_WORK]

@@ -116,7 +116,7 @@ def lengths(facts: Facts, factor: float, bound: Bound = "expected") -> IntArray:
     stays = update | on_parameters(kernels, known)
     new = np.where(kernels.gpu.is_compute & ~stays, new, old)
     if not known.shapes:
-        new = _less_casts(facts, known.count, factor, old, new, bound)
+        new = _less_casts(facts, known.count, old, new, bound)
     crossing = ops.equals("kind", "memcpy") & (ops["bytes"] > host.SMALL_COPY_BYTES) & ~stays
     crossing |= ops.equals("kind", "memset") & ~stays
     new = np.where(crossing, old * factor, new)
@@ -164,12 +164,7 @@ def _from_memory_ns(facts: Facts, work_ns: FloatArray, factor: float) -> FloatAr
 
 
 def _less_casts(
-    facts: Facts,
-    count: int,
-    factor: float,
-    old: FloatArray,
-    new: FloatArray,
-    bound: Bound,
+    facts: Facts, count: int, old: FloatArray, new: FloatArray, bound: Bound
 ) -> FloatArray:
     """Casts of weights do not grow: a part of the copying kernels, where shapes do not tell."""
     kernels = facts.kernels
