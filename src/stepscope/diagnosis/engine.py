@@ -124,15 +124,15 @@ def diagnose(
     asked += overhead_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     unclaimed = unclaimed_warning(reference) if late_is_unclaimed else None
-    warned = [
+    possible = [
         *unrecorded_warnings(reference),
         own_wait_warning(reference),
         unexplained_warning(reference),
         single_precision_warning(reference),
         unclaimed,
     ]
-    said = [one for one in warned if one is not None]
-    asked += [figure for one in said for figure in one.figures]
+    warned = [one for one in possible if one is not None]
+    asked += [figure for one in warned for figure in one.figures]
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     enough = not findings or findings[0].cause != INSUFFICIENT
     accounting, sums = [], []
@@ -167,7 +167,7 @@ def diagnose(
         verdict=findings[0].cause if findings else HEALTHY,
         findings=findings,
         warnings=[
-            *_warnings(reference, findings, about, said, unclaimed),
+            *_warnings(reference, findings, about, warned, unclaimed),
             *(
                 f"{title} takes {shown(time.value, time.unit)} per step beside something that "
                 "takes as long: fixing it alone would gain nothing"
@@ -421,7 +421,7 @@ def _warnings(
     reference: Case,
     findings: list[Finding],
     about: dict[str, Evidence],
-    said: list[Warned],
+    warned: list[Warned],
     unclaimed: Warned | None,
 ) -> list[str]:
     e = reference.explanation
@@ -437,7 +437,7 @@ def _warnings(
     unrecorded = (
         unrecorded_ns(reference, BUSY) + unrecorded_ns(reference, HOLE)
     ) / reference.step_ns
-    assumptions += [filled(one.template, about.values(), {}) for one in said]
+    assumptions += [filled(one.template, about.values(), {}) for one in warned]
     if unclaimed is None and not findings and idle - unrecorded > _NOTABLE:
         assumptions.append(
             f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
