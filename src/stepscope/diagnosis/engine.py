@@ -32,7 +32,7 @@ from stepscope.diagnosis.profiler_overhead_figures import (
     unclaimed_warning,
 )
 from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, reported
+from stepscope.diagnosis.ranking import HIGH, INSUFFICIENT, Ranked, reported, severity_of
 from stepscope.diagnosis.reliability import gaps_end_at, unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import (
     SCHEMA,
@@ -63,7 +63,6 @@ from stepscope.trace.units import percent, shown
 
 HEALTHY = "gpu_bound_healthy"
 
-_HIGH, _MEDIUM = 0.20, 0.08
 _NOTABLE = 0.1
 _NEARLY_ALL = 0.95
 _OUTSIDE = (
@@ -250,7 +249,7 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
     return [
         Finding(
             cause=INSUFFICIENT,
-            severity="medium" if uncovered.share >= _HIGH else "low",
+            severity="medium" if uncovered.share >= HIGH else "low",
             share_of_step=0.0,
             time_ns_per_step=0,
             predicted_step_ns=round(case.step_ns),
@@ -395,10 +394,7 @@ def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:
 
 def _severity(item: Ranked) -> Severity:
     gain = item.sure_gain_ns if item.cause.of_program else item.gain_ns
-    share = gain / item.case.step_ns
-    if share >= _HIGH:
-        return "high"
-    return "medium" if share >= _MEDIUM else "low"
+    return severity_of(gain / item.case.step_ns)
 
 
 def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Evidence]]:

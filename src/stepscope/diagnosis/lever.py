@@ -22,16 +22,17 @@ from stepscope.breakdown.repaired import widened
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure, causes, located
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, predicted_sql
-from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
+from stepscope.diagnosis.inside_kernels import changes_of_repair
 from stepscope.diagnosis.predictions import LARGEST_REPLAY_ERROR, Predicted
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
-from stepscope.diagnosis.result import Finding, Part, Severity
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, severity_of
+from stepscope.diagnosis.result import Finding, Part
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Repair
 from stepscope.operators.bounds import own_time_ns
 from stepscope.simulation import Change, Free, Simulation
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.settings.base import Edit
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -42,7 +43,6 @@ NOISE_SHARE: Final = 0.01
 """Share of the step under which a gain cannot be told from noise in two runs of a program."""
 
 _BOUNDS: Final[tuple[Bound, ...]] = ("low", "expected", "high")
-_HIGH, _MEDIUM = 0.20, 0.08
 
 TABLE_COLUMNS: Final = {
     "rank": "rank",
@@ -439,7 +439,7 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     place = case.explanation.kernels.attribution.heaviest(found.repair.rows)
     return Finding(
         cause=lever.id,
-        severity=_severity(item.gain_ns / case.step_ns),
+        severity=severity_of(item.gain_ns / case.step_ns),
         share_of_step=value["share_of_step"],
         time_ns_per_step=int(value["time_ns_per_step"]),
         predicted_step_ns=int(value["predicted_step_ns"]),
@@ -457,12 +457,6 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         includes_gain_of=item.holds,
         after_findings=item.after,
     )
-
-
-def _severity(share: float) -> Severity:
-    if share >= _HIGH:
-        return "high"
-    return "medium" if share >= _MEDIUM else "low"
 
 
 def capability(case: Case) -> int:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.ceilings import Peaks
@@ -15,10 +14,8 @@ from stepscope.kernels.convolutions import on_tensor_cores
 from stepscope.kernels.efficiency import product_work
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
 from stepscope.kernels.tiles import read_again_bytes, traffic_bytes
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import matrices_of
-
-FloatArray = npt.NDArray[np.float64]
 
 ACHIEVED: Final = {"fp64": 0.8, "fp32": 0.8, "tf32": 0.72, "16bit": 0.82, "8bit": 0.61}
 """Share of the dense peak that cuBLAS achieves in GEMMs of training steps, by type, where single

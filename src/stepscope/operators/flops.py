@@ -19,6 +19,9 @@ from stepscope.intervals.distinct import distinct_rows
 from stepscope.trace.frame import Frame, IntArray
 from stepscope.trace.shapes import ITEM_BYTES, Shape, product_item_bytes, shapes_of, types_of
 
+MATH_OF_ITEM: Final = {8: "fp64", 4: "fp32", 2: "16bit", 1: "8bit"}
+"""Bytes of an element -> the arithmetic of its products."""
+
 BACKWARD_ATTENTION = 2.5
 """Products of the backward pass over those of the forward pass: five to two (Dao et al.,
 FlashAttention-2, section 4.1)."""

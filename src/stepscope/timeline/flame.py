@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.activity import host
 from stepscope.collectives import kinds
@@ -19,7 +18,7 @@ from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import L2_BYTES, Edit, Facts, Setting, number, rescaled
 from stepscope.simulation.settings.shapes import names_with, of_weight_gradients, on_parameters
 from stepscope.simulation.subject import Subject
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 CHECKED: Final = (0.25, 4.0)
 """Factors of the batch that were compared with measured runs."""
@@ -41,8 +40,6 @@ a whole step lie at the upper end), and so do 20 convolutions, in either layout 
 
 FILLING: Final = 0.75
 """Growth over that of the batch from which on a product counts as one that fills the device."""
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
