@@ -27,7 +27,8 @@ from stepscope.diagnosis.sentence import unsupported
 from stepscope.diagnosis.verify import verify
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.precision import ACHIEVED, START_NS, TF32_ACHIEVED
-from stepscope.render.levers import lever_lines
+from stepscope.render.brief import brief
+from stepscope.render.levers import headline, lever_lines
 from stepscope.render.markdown import diagnosis_markdown
 
 FILES = (
@@ -339,7 +340,7 @@ def test_what_levers_promise_holds_on_captures(file: str) -> None:
         # half of all that does not grow
         idle = sum(case.explanation.idle_by_cause_ns.values()) / case.explanation.n_steady
         most = value["kernels_ns_per_step"] + idle
-        if "once what is found above is repaired" in lever.message:  # the GPU then waits longer
+        if lever.after_findings:  # the GPU then waits longer
             most = max(most, *(f.predicted_step_ns for f in diagnosis.findings))
         if levers()[lever.cause].setting is not None:
             most = case.step_ns / 2
@@ -382,8 +383,9 @@ def test_gains_that_do_not_add_up_with_those_of_findings_are_told(tmp_path: Path
     diagnosis = opened("nsys/gpt1024_healthy.sqlite.xz").diagnose()
     lever = named(diagnosis, "fused_optimizer")
     step = diagnosis.step_ns.mean
-    message = f"{lever.message}; the gain of the finding 'Inefficient kernel' lies in this one"
-    held = msgspec.structs.replace(lever, predicted_step_ns=step // 2, message=message)
+    held = msgspec.structs.replace(
+        lever, predicted_step_ns=step // 2, includes_gain_of={"inefficient_kernel": "all"}
+    )
 
     def told(left: int) -> list[str]:
         finding = msgspec.structs.replace(lever, cause="launch_bound", predicted_step_ns=left)
@@ -394,6 +396,14 @@ def test_gains_that_do_not_add_up_with_those_of_findings_are_told(tmp_path: Path
     assert few[1].endswith(", the gain of 'Inefficient kernel' included")
     assert "these are gains of today's step" in " ".join(few)  # a half of a third that is left
     assert "these are gains of today's step" not in " ".join(many)
+
+
+def test_a_lever_that_gains_later_says_so_in_a_field() -> None:
+    diagnosis = opened("nsys/gpt1024_host_compute.sqlite.xz").diagnose()
+    later = [lever for lever in diagnosis.levers if lever.after_findings]
+    assert [lever.cause for lever in later] == ["compile", "fused_optimizer"]
+    assert all(", once the findings are fixed" in headline(lever) for lever in later)
+    assert brief(diagnosis).levers_after_findings == ["compile", "fused_optimizer"]
 
 
 PAIRS = Path(__file__).parents[1] / "data" / "levers"
@@ -428,6 +438,23 @@ def test_measured_pairs_are_predicted(
     assert named_by[0] in {one.cause for one in diagnosis.levers}
     predicted = sum(saved[name] for name in named_by) / 1e6
     assert low <= predicted / (off_ms - on_ms) <= high
+
+
+@pytest.mark.parametrize(
+    ("pair", "lever", "finding", "part", "said"),
+    [
+        ("vocab", "aligned_shapes", "inefficient_kernel", "all", "the gain"),
+        ("channels_last", "layout_changes", "memory_bound_kernels", "some", "some of the gain"),
+    ],
+)
+def test_a_lever_that_shares_its_gain_names_the_finding_in_a_field(
+    pair: str, lever: str, finding: str, part: str, said: str
+) -> None:
+    diagnosis = Job([unpack(PAIRS / f"{pair}.json.xz")]).diagnose()
+    found = named(diagnosis, lever)
+    assert found.includes_gain_of == {finding: part}
+    assert headline(found).endswith(f", {said} of '{causes()[finding].title}' included")
+    assert brief(diagnosis).levers_include_gain_of == {lever: [finding]}
 
 
 def _changes(report: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], None]]:

@@ -21,7 +21,7 @@ from stepscope.simulation import (
     RankLike,
     Simulation,
 )
-from stepscope.simulation.model import slowest_ns
+from stepscope.simulation.replayed_job import slowest_ns
 
 MOST_OFF = 0.03
 FILES = [label["file"] for label in json.loads((DATA / "truth.json").read_text())]

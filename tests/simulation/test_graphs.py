@@ -19,6 +19,7 @@ from stepscope.simulation.graphs import (
     COMPILED_MODEL,
     GRADIENT_LAUNCHES,
     ONE_GRAPH,
+    Outside,
     model_alone,
     whole_step,
 )
@@ -69,7 +70,7 @@ def test_graphs_of_the_model_leave_the_update(simulation: Simulation) -> None:
     program = subject.program
     steps = int((program.kind == MARK).sum())
     updates = subject.gpu.ops.matches("name", OPTIMIZER_KERNEL)
-    after = model_alone(subject, updates, "expected").program
+    after = model_alone(subject, Outside(updates), "expected").program
     kept = after.call_ns[program.kind == LAUNCH] > 0
     assert 0 < kept.sum() < len(kept) / 2
     update = subject.of_ops(updates)
@@ -81,14 +82,14 @@ def test_graphs_of_the_model_leave_the_update(simulation: Simulation) -> None:
     each = launching_ns(program)[gone].mean()
     some = gone.sum() / steps / GRADIENT_LAUNCHES["expected"]  # none is recorded
     assert paid == pytest.approx(steps * each * (whole + part * some), rel=1e-3)
-    counted = model_alone(subject, updates, "expected", accumulated=3.0).program
+    counted = model_alone(subject, Outside(updates, gradients=3.0), "expected").program
     paid = int((counted.work_ns - np.minimum(program.work_ns, counted.work_ns)).sum())
     assert paid == pytest.approx(steps * each * (whole + part * 3), rel=1e-3)
 
 
 def test_what_graphs_cost_goes_by_the_pace_of_the_host(simulation: Simulation) -> None:
     subject = simulation.subjects[0]
-    nothing = np.zeros(len(subject.gpu.ops), bool)
+    nothing = Outside(np.zeros(len(subject.gpu.ops), bool))
     work = own_work(subject.program)
     slow = subject.becomes(work_ns=2 * work, call_ns=2 * subject.program.call_ns)
     costs = []

@@ -102,7 +102,7 @@ def test_what_is_kept_hangs_together(
     parent, name, weight = columns(rows)
     tree, node = merged(parent, name)
     total = tree.totals(np.bincount(node, weights=weight, minlength=len(tree)).astype(np.int64))
-    mask = kept(tree, total, least, most)
+    mask = kept(total, least, most)
     assert mask.sum() <= most
     assert (total[mask] >= max(1, least)).all()
     below = mask & (tree.parent >= 0)

@@ -156,6 +156,9 @@ is no input.
 LOADER_WITH_WORKERS = re.compile(r"_MultiProcessingDataLoaderIter|^pt_data_(pin|worker)")
 """Ranges and threads that show PyTorch's DataLoader with worker processes."""
 
+BEGIN_CAPTURE = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
+"""Calls from which on what is launched is recorded into a graph, not run."""
+
 LOADER_WITHOUT_WORKERS = re.compile(r"_SingleProcessDataLoaderIter")
 """Ranges that show PyTorch's DataLoader loading on the thread that asks."""
 

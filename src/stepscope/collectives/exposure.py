@@ -27,6 +27,7 @@ from stepscope.gaps.untraced_cpu import input_time
 from stepscope.intervals import intersect, overlap_per_window, subtract, total, union
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.kernels.kernels import GRID_COLUMNS
 from stepscope.steps.model import MIN_STEPS, account
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -359,9 +360,6 @@ def blocking_parts(e: Explanation, moving: Intervals) -> Intervals:
     )
 
 
-_SHAPE = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
-
-
 @dataclass(frozen=True)
 class Work:
     """Work of every device in every window; arrays are windows x devices.
@@ -380,10 +378,10 @@ def work(participants: list[Participant], own_windows: list[Windows]) -> Work:
     columns = []
     for p, (begin, end) in zip(participants, own_windows, strict=True):
         ops = p.gpu.ops
-        shape = p.read("gpu_op", *_SHAPE)
+        shape = p.read("gpu_op", *GRID_COLUMNS)
         at = np.searchsorted(shape["id"], ops["id"])
         threads = np.ones(len(ops), np.int64)
-        for name in _SHAPE[1:]:
+        for name in GRID_COLUMNS[1:]:
             threads *= np.maximum(shape[name][at], 1).astype(np.int64)
         kernel = p.gpu.is_compute
         start = ops["start_ns"]

@@ -23,17 +23,16 @@ from stepscope.diagnosis.evidence import (
 )
 from stepscope.diagnosis.kernel_split import kernel_split
 from stepscope.diagnosis.lever import Pulled, lever_finding
-from stepscope.diagnosis.own_waits import own_wait_figures, own_wait_warning
+from stepscope.diagnosis.own_waits import own_wait_warning
 from stepscope.diagnosis.predictions import further_id
 from stepscope.diagnosis.profiler_overhead_figures import (
     measured_warning,
     overhead,
     overhead_figures,
-    unclaimed_figures,
     unclaimed_warning,
 )
 from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, reported
+from stepscope.diagnosis.ranking import HIGH, INSUFFICIENT, Ranked, reported, severity_of
 from stepscope.diagnosis.reliability import gaps_end_at, unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import (
     SCHEMA,
@@ -54,16 +53,16 @@ from stepscope.diagnosis.result import (
 from stepscope.diagnosis.sentence import filled
 from stepscope.diagnosis.side_by_side import outlier_rows, rank_rows
 from stepscope.diagnosis.uncovered import uncovered_communication
-from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_warning
-from stepscope.diagnosis.unknown_device import single_precision_figures, single_precision_warning
-from stepscope.diagnosis.unrecorded import unrecorded_figures, unrecorded_ns, unrecorded_warnings
+from stepscope.diagnosis.unexplained import unexplained_warning
+from stepscope.diagnosis.unknown_device import single_precision_warning
+from stepscope.diagnosis.unrecorded import unrecorded_ns, unrecorded_warnings
+from stepscope.diagnosis.warned import Warned
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 
 HEALTHY = "gpu_bound_healthy"
 
-_HIGH, _MEDIUM = 0.20, 0.08
 _NOTABLE = 0.1
 _NEARLY_ALL = 0.95
 _OUTSIDE = (
@@ -117,17 +116,22 @@ def diagnose(
     findings, hidden = _findings(found, compute)
     if not findings:
         findings = _uncovered(cases, compute)
-    asked = [*job_figures(reference), *coverage_figures()]
+    asked = [*job_figures(), *coverage_figures()]
     single = len(cases) == 1
     asked += [UTILISATION] * single
     asked += rank_figures(reference.job.view.collectives)
     asked += overhead_figures(reference)
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
-    if late_is_unclaimed:
-        asked += unclaimed_figures(reference)
-    asked += [*own_wait_figures(reference), *unexplained_figures(reference)]
-    asked += [*unrecorded_figures(reference), *single_precision_figures(reference)]
-    unclaimed = unclaimed_warning(reference) if late_is_unclaimed else ""
+    unclaimed = unclaimed_warning(reference) if late_is_unclaimed else None
+    possible = [
+        *unrecorded_warnings(reference),
+        own_wait_warning(reference),
+        unexplained_warning(reference),
+        single_precision_warning(reference),
+        unclaimed,
+    ]
+    warned = [one for one in possible if one is not None]
+    asked += [figure for one in warned for figure in one.figures]
     about = {f.name: evaluated(f, reference, compute) for f in asked}
     enough = not findings or findings[0].cause != INSUFFICIENT
     accounting, sums = [], []
@@ -162,7 +166,7 @@ def diagnose(
         verdict=findings[0].cause if findings else HEALTHY,
         findings=findings,
         warnings=[
-            *_warnings(reference, findings, about, unclaimed),
+            *_warnings(reference, findings, about, warned, unclaimed),
             *(
                 f"{title} takes {shown(time.value, time.unit)} per step beside something that "
                 "takes as long: fixing it alone would gain nothing"
@@ -245,7 +249,7 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
     return [
         Finding(
             cause=INSUFFICIENT,
-            severity="medium" if uncovered.share >= _HIGH else "low",
+            severity="medium" if uncovered.share >= HIGH else "low",
             share_of_step=0.0,
             time_ns_per_step=0,
             predicted_step_ns=round(case.step_ns),
@@ -390,10 +394,7 @@ def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:
 
 def _severity(item: Ranked) -> Severity:
     gain = item.sure_gain_ns if item.cause.of_program else item.gain_ns
-    share = gain / item.case.step_ns
-    if share >= _HIGH:
-        return "high"
-    return "medium" if share >= _MEDIUM else "low"
+    return severity_of(gain / item.case.step_ns)
 
 
 def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Evidence]]:
@@ -413,7 +414,11 @@ def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Ev
 
 
 def _warnings(
-    reference: Case, findings: list[Finding], about: dict[str, Evidence], unclaimed: str
+    reference: Case,
+    findings: list[Finding],
+    about: dict[str, Evidence],
+    warned: list[Warned],
+    unclaimed: Warned | None,
 ) -> list[str]:
     e = reference.explanation
     assumptions = [e.steps.message]
@@ -428,17 +433,8 @@ def _warnings(
     unrecorded = (
         unrecorded_ns(reference, BUSY) + unrecorded_ns(reference, HOLE)
     ) / reference.step_ns
-    for template in (
-        *unrecorded_warnings(reference),
-        own_wait_warning(reference),
-        unexplained_warning(reference),
-        single_precision_warning(reference),
-    ):
-        if template:
-            assumptions.append(filled(template, about.values(), {}))
-    if unclaimed:
-        assumptions.append(filled(unclaimed, about.values(), {}))
-    elif not findings and idle - unrecorded > _NOTABLE:
+    assumptions += [filled(one.template, about.values(), {}) for one in warned]
+    if unclaimed is None and not findings and idle - unrecorded > _NOTABLE:
         assumptions.append(
             f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
             "too small to report"

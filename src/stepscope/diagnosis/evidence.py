@@ -70,7 +70,7 @@ def predicted_sql(column: str, cause: str) -> str:
     return f"SELECT {column} FROM prediction WHERE cause = '{cause}' AND {{gpu}}"
 
 
-def job_figures(case: Case) -> list[Figure]:
+def job_figures() -> list[Figure]:
     """Figures about the whole result, of its reference device."""
     steady = "FROM step WHERE steady AND {gpu}"
     return [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
 
 import numpy as np
 
@@ -13,11 +12,8 @@ from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.profiler_overhead_figures import uncertain_overhead_ns
 from stepscope.kernels.kernels import Kernels, Repair
 from stepscope.simulation import CallCompiled, Change, FuseOps, RemoveOps, ScaleOps
+from stepscope.simulation.changes import Bound
 from stepscope.trace.frame import BoolArray, IntArray
-
-Bound = Literal["low", "expected", "high"]
-
-"""The capture that names operators, shapes and lines."""
 
 
 def repair_changes(case: Case, cause: str, bound: Bound) -> list[Change]:

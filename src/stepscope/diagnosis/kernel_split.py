@@ -115,13 +115,13 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
         measured=bool(kernels.peaks and kernels.peaks.measured),
         rank=case.rank,
         categories=categories,
-        bound=_bound(case, bounds, figure) if kernels.bandwidth else None,
+        bound=_bound(case, figure) if kernels.bandwidth else None,
         examine=_examine(case, bounds),
         evidence=evidence,
     )
 
 
-def _bound(case: Case, bounds: KernelBounds, figure: _Evaluate) -> StepBound:
+def _bound(case: Case, figure: _Evaluate) -> StepBound:
     """The least step that the ceilings allow, and how much of the kernel time it is known of."""
     kernels = case.explanation.kernels
     bound = figure("bound_ns", "ns", _BOUND)

@@ -22,16 +22,17 @@ from stepscope.breakdown.repaired import widened
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure, causes, located
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, predicted_sql
-from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
+from stepscope.diagnosis.inside_kernels import changes_of_repair
 from stepscope.diagnosis.predictions import LARGEST_REPLAY_ERROR, Predicted
-from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked
-from stepscope.diagnosis.result import Finding, Severity
+from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, severity_of
+from stepscope.diagnosis.result import Finding, Part
 from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Repair
 from stepscope.operators.bounds import own_time_ns
 from stepscope.simulation import Change, Free, Simulation
+from stepscope.simulation.changes import Bound
 from stepscope.simulation.settings.base import Edit
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -42,7 +43,6 @@ NOISE_SHARE: Final = 0.01
 """Share of the step under which a gain cannot be told from noise in two runs of a program."""
 
 _BOUNDS: Final[tuple[Bound, ...]] = ("low", "expected", "high")
-_HIGH, _MEDIUM = 0.20, 0.08
 
 TABLE_COLUMNS: Final = {
     "rank": "rank",
@@ -151,7 +151,7 @@ class Pulled:
         saved_ns: what of it the change saves.
         predicted: the step after the change.
         after: whether it gains that only once the findings are repaired.
-        holds: titles of the findings whose kernels are among these, and whether all of them are.
+        holds: causes of the findings whose kernels are among these: all of them, or some.
     """
 
     lever: Lever
@@ -161,7 +161,7 @@ class Pulled:
     saved_ns: IntArray
     predicted: Predicted
     after: bool = False
-    holds: dict[str, bool] = field(default_factory=dict)
+    holds: dict[str, Part] = field(default_factory=dict)
 
     @property
     def gain_ns(self) -> float:
@@ -232,7 +232,7 @@ def pulled(
             taken = taken.copy()
             taken[repair.rows if found.claimed is None else found.claimed] = True
         shared = {cause: among(rows, repair.rows) for cause, rows in of_findings.items()}
-        holds = {causes()[cause].title: bool(r.all()) for cause, r in shared.items() if r.any()}
+        holds = {cause: _part(mine) for cause, mine in shared.items() if mine.any()}
         result.append(Pulled(lever, case, found, own[repair.rows], saved, predicted, after, holds))
     return sorted(result, key=lambda item: (-item.gain_ns, item.lever.id))
 
@@ -354,6 +354,10 @@ def _with_setting(case: Case, setting: Edit, replays: _Replays) -> tuple[Predict
     return Predicted(step - chosen, step - greatest, step - least, error), after
 
 
+def _part(mask: BoolArray) -> Part:
+    return "all" if mask.all() else "some"
+
+
 def lever_table(found: Sequence[Pulled]) -> pa.Table:
     """The ``kernel_lever`` table: what the levers of a job change."""
     import pyarrow as pa
@@ -426,15 +430,16 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {one.figure: one.value for one in evidence}
     message = filled(found.message, evidence, found.texts)
-    for title, wholly in item.holds.items():
-        gain = "the gain" if wholly else "some of the gain"
-        message += f"; {gain} of the finding '{title}' lies in this one"
+    titles = {cause: causes()[cause].title for cause in item.holds}
+    for cause, part in item.holds.items():
+        gain = "the gain" if part == "all" else "some of the gain"
+        message += f"; {gain} of the finding '{titles[cause]}' lies in this one"
     if item.after:
         message += "; that shortens the step once what is found above is repaired"
     place = case.explanation.kernels.attribution.heaviest(found.repair.rows)
     return Finding(
         cause=lever.id,
-        severity=_severity(item.gain_ns / case.step_ns),
+        severity=severity_of(item.gain_ns / case.step_ns),
         share_of_step=value["share_of_step"],
         time_ns_per_step=int(value["time_ns_per_step"]),
         predicted_step_ns=int(value["predicted_step_ns"]),
@@ -447,15 +452,11 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         next_capture=vendors.next_capture(frameworks.for_program(found.next_capture, case), case),
         root_cause=None,
         replay_error=item.predicted.replay_error,
-        names=sorted([*(text.strip("'\"") for text in found.texts.values()), *item.holds]),
+        names=sorted([*(text.strip("'\"") for text in found.texts.values()), *titles.values()]),
         evidence=evidence,
+        includes_gain_of=item.holds,
+        after_findings=item.after,
     )
-
-
-def _severity(share: float) -> Severity:
-    if share >= _HIGH:
-        return "high"
-    return "medium" if share >= _MEDIUM else "low"
 
 
 def capability(case: Case) -> int:
@@ -464,37 +465,3 @@ def capability(case: Case) -> int:
     gpu = case.explanation.gpu
     mine = (devices["process_id"] == gpu.process_id) & (devices["device"] == gpu.device)
     return int(devices["compute_major"][mine].max(initial=0))
-
-
-def changed(
-    rows: IntArray,
-    old_ns: IntArray,
-    new_ns: IntArray,
-    low_ns: float,
-    high_ns: float,
-    *,
-    certain: bool = True,
-) -> Repair:
-    """A change of some operations; those that take nothing afterwards are not launched any more.
-
-    Args:
-        rows: rows of ``GPU.ops``, in any order.
-        old_ns: their lengths.
-        new_ns: their lengths afterwards.
-        low_ns: the least that all of them may take.
-        high_ns: the most.
-        certain: whether those that take nothing go in any case.
-    """
-    order = np.argsort(rows, kind="stable")
-    new = np.minimum(new_ns, old_ns)[order].astype(np.int64)
-    total = int(new.sum())
-    return Repair(
-        rows=rows[order],
-        old_ns=old_ns[order],
-        new_ns=new,
-        merged=new == 0,
-        idle_ns=np.zeros(len(rows), np.int64),
-        low_ns=min(int(low_ns), total),
-        high_ns=min(max(int(high_ns), total), int(old_ns.sum())),
-        certain=certain,
-    )

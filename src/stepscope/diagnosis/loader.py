@@ -19,11 +19,9 @@ from stepscope.breakdown.recurrence import Recurrence
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.simulation.settings.workers import FETCH_RANGE
 from stepscope.trace.frame import IntArray
 from stepscope.trace.units import Unit
-
-FETCH_RANGE: Final = "DataLoader fetch"
-"""The range that ``stepscope run`` puts around the making of a batch in a worker process."""
 
 _PINNING: Final = "pt_data_pin"
 

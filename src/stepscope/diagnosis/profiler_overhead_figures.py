@@ -12,6 +12,7 @@ from typing import Final
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.result import Evidence, ProfilerOverhead
+from stepscope.diagnosis.warned import Warned
 from stepscope.gaps.profiler_overhead import (
     DEVIATIONS,
     LARGEST_PART,
@@ -213,25 +214,18 @@ def tool_text(case: Case, late_ns: float) -> str:
     )
 
 
-def unclaimed_figures(case: Case) -> list[Figure]:
-    """Figures of :func:`unclaimed_warning`; none where it has nothing to say."""
+def unclaimed_warning(case: Case) -> Warned | None:
+    """Why late launches are no finding; None where the tool is not the reason."""
     late, least = case.idle_ns("launch_bound"), _WORTH_A_WARNING * case.step_ns
     e = case.explanation
     if e.tool is None or e.measured is not None or not late - unclaimed_ns(case) < least <= late:
-        return []
+        return None
     time = Figure("late_launches_ns_per_step", "ns_per_step", idle_time_sql("launch_bound"))
-    return [time, *tool_figures(case)]
-
-
-def unclaimed_warning(case: Case) -> str:
-    """Why late launches are no finding, a template over :func:`unclaimed_figures`."""
-    tool = case.explanation.tool
-    if tool is None or not unclaimed_figures(case):
-        return ""
-    return (
+    return Warned(
         "the GPU waits for launches for {late_launches_ns_per_step} of a step, which is not held "
         "against the program: profiler overhead may be some {typical_tool_ns_per_step} "
-        f"({{least_tool_ns_per_step}} to {{most_tool_ns_per_step}}), which {tool.unit.tool} adds "
+        f"({{least_tool_ns_per_step}} to {{most_tool_ns_per_step}}), which {e.tool.unit.tool} adds "
         "to the {cuda_calls_per_step} CUDA calls of a step; where a run without it is no faster, "
-        "the program is launch-bound"
+        "the program is launch-bound",
+        [time, *tool_figures(case)],
     )

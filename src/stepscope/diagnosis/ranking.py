@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, causes
 from stepscope.diagnosis.predictions import Predicted, arithmetic
+from stepscope.diagnosis.result import Severity
 
 INSUFFICIENT = "insufficient_data"
 
 _FOLD_BELOW_FIRST = 0.2
 _FOLD_BELOW_SHARE = 0.08
+HIGH, _MEDIUM = 0.20, 0.08
+"""Shares of the step from which on a gain is severe so much."""
 WORTH = 0.01
 """A repair that gains less than this share of the step gains nothing that could be measured."""
 _MUCH = 0.2
@@ -21,6 +24,13 @@ it costs what it gains: a straggler repaired also frees what its lateness kept f
 
 Predict = Callable[[Case, str, Detection], "Predicted | None"]
 """(case, cause id, detection) -> what the step takes without it; None where it cannot say."""
+
+
+def severity_of(share: float) -> Severity:
+    """How severe it is that a repair gains a share of the step."""
+    if share >= HIGH:
+        return "high"
+    return "medium" if share >= _MEDIUM else "low"
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from stepscope.trace.units import milliseconds
 
 SCHEMA = "stepscope.diagnosis/2"
 Severity = Literal["high", "medium", "low"]
+Part = Literal["all", "some"]
 
 
 class InnerSteps(msgspec.Struct, frozen=True):
@@ -342,6 +343,9 @@ class Finding(msgspec.Struct, frozen=True):
         gaps_end_at: the operation that ends most of the idle time that is charged to the cause:
             ``upload``, ``readback``, ``copy``, ``memset`` or ``kernel NAME``; null where none ends
             half of it, and for causes that are not idle time.
+        includes_gain_of: of a lever: causes of the findings whose gain is in this one, as both
+            change the same kernels, and whether ``all`` of it is or ``some``; empty where none is.
+        after_findings: of a lever: whether it gains this only once the findings are repaired.
     """
 
     cause: str
@@ -366,6 +370,8 @@ class Finding(msgspec.Struct, frozen=True):
     unaffected_step_ns: int | None = None
     gaps_end_at: str | None = None
     further: FurtherRepair | None = None
+    includes_gain_of: dict[str, Part] = {}
+    after_findings: bool = False
 
     def value(self, figure: str) -> float | None:
         """The value of a figure of the evidence; None where it has none of that name."""

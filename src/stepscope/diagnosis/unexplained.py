@@ -11,6 +11,7 @@ from stepscope.diagnosis import captures, frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.unrecorded import unrecorded_ns
+from stepscope.diagnosis.warned import Warned
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.distinct import among, distinct_rows, distinct_values
@@ -19,7 +20,7 @@ from stepscope.trace.frame import IntArray
 
 _ID: Final = "unexplained"
 
-WORTH_A_REMARK: Final = 0.05
+WORTH_A_WARNING: Final = 0.05
 """Share of the step from which on idle time without a cause is spoken of."""
 
 _MOST: Final = 1 / 3
@@ -50,11 +51,15 @@ _MESSAGE: Final = (
 )
 
 
-def unexplained_figures(case: Case) -> list[Figure]:
-    """Figures of :func:`unexplained_warning`; none where it has nothing to say."""
-    unrecorded = unrecorded_ns(case, BUSY) + unrecorded_ns(case, HOLE)  # has a remark of its own
-    if case.idle_ns(_ID) - unrecorded < WORTH_A_REMARK * case.step_ns:
-        return []
+def unexplained_warning(case: Case) -> Warned | None:
+    """Where that time lies and which capture would tell; None where it is too little."""
+    unrecorded = unrecorded_ns(case, BUSY) + unrecorded_ns(case, HOLE)  # has a warning of its own
+    if case.idle_ns(_ID) - unrecorded < WORTH_A_WARNING * case.step_ns:
+        return None
+    return Warned(_template(case), _figures())
+
+
+def _figures() -> list[Figure]:
     of_it = f"FROM idle_gap WHERE cause = '{_ID}' AND {{gpu}}"
     time = idle_time_sql(_ID)
     return [
@@ -67,10 +72,7 @@ def unexplained_figures(case: Case) -> list[Figure]:
     ]
 
 
-def unexplained_warning(case: Case) -> str:
-    """Where that time lies and which capture would tell, a template over its figures."""
-    if not unexplained_figures(case):
-        return ""
+def _template(case: Case) -> str:
     segments = case.explanation.gaps.segments
     rows = np.flatnonzero(case.explanation.segments_of(_ID))
     start, end = segments["start_ns"][rows], segments["end_ns"][rows]
@@ -110,7 +112,7 @@ def _equally_long(length: IntArray) -> bool:
 
 
 def _named(name: str) -> str:
-    """A name of the trace as a remark may hold it: short, and no place for a figure."""
+    """A name of the trace as a warning may hold it: short, and no place for a figure."""
     plain = name.replace("{", "(").replace("}", ")")
     return repr(plain if len(plain) <= _LONGEST_NAME else plain[: _LONGEST_NAME - 3] + "...")
 

@@ -7,12 +7,19 @@ from typing import Final
 import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.warned import Warned
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.kernels.categories import classify
 from stepscope.trace.frame import IntArray
 
 _WORTH_A_WARNING: Final = 0.05
 """Share of the step from which on it is spoken of."""
+
+_HOLE_WORDS: Final = (
+    "for {hole_ns} between two stretches of GPU work neither a call nor an operator nor a sample "
+    "of the program was recorded: nothing was recorded there, and what the program did cannot be "
+    "told"
+)
 
 
 def unrecorded_ns(case: Case, kind: str) -> float:
@@ -23,39 +30,25 @@ def unrecorded_ns(case: Case, kind: str) -> float:
     return float((np.minimum(found.end_ns[rows], e.end_ns) - start).sum()) / e.n_steady
 
 
-def unrecorded_figures(case: Case) -> list[Figure]:
-    """Figures of :func:`unrecorded_warnings`; none where it has nothing to say."""
-    figures = []
-    for kind, name in ((BUSY, "busy_unrecorded_ns"), (HOLE, "hole_ns")):
-        if unrecorded_ns(case, kind) >= _WORTH_A_WARNING * case.step_ns:
-            figures.append(Figure(name, "ns", _SQL.format(kind=kind)))
-            call = _waiting(case, kind)
-            if call >= 0:
-                api = case.explanation.gpu.host.api
-                figures.append(
-                    Figure(
-                        "waiting_call_ns",
-                        "ns",
-                        "SELECT (end_ns - start_ns)::BIGINT FROM api_call "
-                        f"WHERE id = {int(api['id'][call])} AND {{process}}",
-                    )
-                )
-    return figures
+def unrecorded_warnings(case: Case) -> list[Warned]:
+    """What the record does not hold."""
+    return [
+        Warned(_busy_words(case) if kind == BUSY else _HOLE_WORDS, _figures(case, kind, name))
+        for kind, name in ((BUSY, "busy_unrecorded_ns"), (HOLE, "hole_ns"))
+        if unrecorded_ns(case, kind) >= _WORTH_A_WARNING * case.step_ns
+    ]
 
 
-def unrecorded_warnings(case: Case) -> list[str]:
-    """What the record does not hold, as templates over :func:`unrecorded_figures`."""
-    stated = []
-    names = {figure.name for figure in unrecorded_figures(case)}
-    if "busy_unrecorded_ns" in names:
-        stated.append(_busy_words(case))
-    if "hole_ns" in names:
-        stated.append(
-            "for {hole_ns} between two stretches of GPU work neither a call nor an operator nor a "
-            "sample of the program was recorded: nothing was recorded there, and what the program "
-            "did cannot be told"
+def _figures(case: Case, kind: str, name: str) -> list[Figure]:
+    figures = [Figure(name, "ns", _SQL.format(kind=kind))]
+    call = _waiting(case, kind)
+    if call >= 0:
+        of_call = int(case.explanation.gpu.host.api["id"][call])
+        length = (
+            f"SELECT (end_ns - start_ns)::BIGINT FROM api_call WHERE id = {of_call} AND {{process}}"
         )
-    return stated
+        figures.append(Figure("waiting_call_ns", "ns", length))
+    return figures
 
 
 def _busy_words(case: Case) -> str:

@@ -147,7 +147,6 @@ _MOST: Final = 0.9
 
 _TIMING: Final = re.compile(r"^(cuda|cu|hip)Event(Synchronize|ElapsedTime)")
 
-_BEGIN_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _END_CAPTURE: Final = re.compile(r"^(cuda|cu|hip)(StreamEndCapture|GraphInstantiate)")
 
 
@@ -277,7 +276,7 @@ def _captures(gpu: GpuTimeline) -> Intervals:
     none = np.empty(0, np.int64)
     if not len(api):
         return none, none
-    begin = api["start_ns"][api.matches("name", _BEGIN_CAPTURE)]
+    begin = api["start_ns"][api.matches("name", words.BEGIN_CAPTURE)]
     ends = np.sort(api["end_ns"][api.matches("name", _END_CAPTURE)])
     index = np.searchsorted(ends, begin, side="right")
     closed = index < len(ends)

@@ -89,7 +89,7 @@ def host_waiting(
         waited_ns=_busy_in(gpu, rows),
         op=_waited_for(gpu, np.where(last >= 0, order[np.maximum(last, 0)], -1)),
         operator=_operator(gpu, operators, rows),
-        of_ddp=_of_ddp(gpu, rows, begin_ns, end_ns),
+        of_ddp=_of_ddp(gpu, rows),
         kind=_kinds(gpu, rows),
         operators=operators,
     )
@@ -157,7 +157,7 @@ def _kinds(gpu: GpuTimeline, rows: IntArray) -> list[str]:
     return np.where(down, READ, np.where(up, UPLOAD, PLAIN)).tolist()  # type: ignore[no-any-return]
 
 
-def _of_ddp(gpu: GpuTimeline, rows: IntArray, begin_ns: int, end_ns: int) -> BoolArray:
+def _of_ddp(gpu: GpuTimeline, rows: IntArray) -> BoolArray:
     """Which waits are those of DDP's logger.
 
     It waits for events only, a few times in a row, with nothing enqueued in between, inside the

@@ -179,7 +179,7 @@ def analysed(digests: Sequence[Digest], topology: Mapping[str, Any] | None = Non
         raise InputError("the digests share no step, so that there is nothing to compare")
     role = roles(digests)
     where = places(digests, topology)
-    found_links = links(matched, *_on_the_clock(digests, times, matched)) if matched else None
+    found_links = links(matched, *_on_the_clock(times, matched)) if matched else None
     if not comparable(role):  # too few for statistics are all compared with each other
         role = np.zeros(len(digests), np.int64)
     needs = needs_of(times, role, where, len(matched.channels) if matched else 0)
@@ -206,9 +206,7 @@ def analysed(digests: Sequence[Digest], topology: Mapping[str, Any] | None = Non
     )
 
 
-def _on_the_clock(
-    digests: Sequence[Digest], times: Times, matched: Matched
-) -> tuple[IntArray, IntArray]:
+def _on_the_clock(times: Times, matched: Matched) -> tuple[IntArray, IntArray]:
     """Begin and end of each shared step on the job's clock: those of the first rank."""
     line = matched.ranks[0].clock
     begin = times.parts.begin_ns

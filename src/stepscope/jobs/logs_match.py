@@ -203,7 +203,7 @@ def matched(logs: Sequence[LoggedOperations], known: dict[tuple[str, int], int])
     warnings: list[str] = []
     rows = _together(logs, warnings)
     warnings += _dropped(logs)
-    gpus, groups, where = _who(rows.ranks, known, warnings)
+    gpus, groups, where = _who(rows.ranks, known)
     c = rows.columns
     collectives = []
     last: dict[tuple[int, int], IntArray] = {}
@@ -285,7 +285,7 @@ def _together(logs: Sequence[LoggedOperations], warnings: list[str]) -> _Rows:
 
 
 def _who(
-    ranks: Sequence[LoggedRank], known: dict[tuple[str, int], int], warnings: list[str]
+    ranks: Sequence[LoggedRank], known: dict[tuple[str, int], int]
 ) -> tuple[list[Gpu], list[Group], list[tuple[int, int]]]:
     """GPUs, communicators, and (communicator, column in it) of each rank of the logs."""
     keys = [(rank.communicator, rank.size) for rank in ranks]

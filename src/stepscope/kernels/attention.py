@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import shapes_of
-
-FloatArray = npt.NDArray[np.float64]
 
 BETWEEN = 16
 """Elementwise kernels that may lie between the softmax and a GEMM of its attention: scale, mask

@@ -38,7 +38,7 @@ OPERATOR_COLUMNS = (
 )
 MODULE_PREFIX = "nn.Module: "
 _AUTOGRAD_RANGE = re.compile(r", (seq|op_id|sizes|input_op_ids) = .*$")
-_OF_BACKWARD = re.compile(r"^autograd::engine|Backward\d*$")
+OF_BACKWARD = re.compile(r"^autograd::engine|Backward\d*$")
 ENGINE = "autograd::engine::evaluate_function: "
 _LINE = re.compile(r"^\S+ (.+:\d+)$", re.S)
 
@@ -373,7 +373,7 @@ def forward_rows(operators: Frame) -> IntArray:
     start, sequence = operators["forward_start_ns"], operators["sequence_number"]
     is_backward = (operators["forward_thread_id"] > 0) | (start >= 0)
     if not is_backward.any():  # NVTX ranges of autograd tell the number only
-        is_backward = operators.matches("name", _OF_BACKWARD)
+        is_backward = operators.matches("name", OF_BACKWARD)
     linked = np.where(start >= 0, _exactly(operators["start_ns"], start), -1)
     first_of = np.full(max(int(sequence.max(initial=-1)), -1) + 2, -1, np.int64)
     ahead = np.flatnonzero((sequence >= 0) & ~is_backward)

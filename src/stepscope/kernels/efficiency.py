@@ -8,9 +8,9 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
-from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
+from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
-from stepscope.trace.shapes import ITEM_BYTES, matrices_of, types_of
+from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
 
 FAR_BELOW = 0.25
 """Share of the ceiling (arithmetic or memory, whichever is lower) under which a GEMM is far
@@ -82,15 +82,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.gpu.ops.texts["name"][code],
-        repair=Repair(
-            rows=rows,
-            old_ns=duration[rows],
-            new_ns=new[rows],
-            merged=np.zeros(len(rows), bool),
-            idle_ns=np.zeros(len(rows), np.int64),
-            low_ns=ideal,
-            high_ns=(spent + after) // 2,
-        ),
+        repair=changed(rows, duration[rows], new[rows], ideal, (spent + after) // 2, stay=True),
         achieved=ideal / spent,
         by_grid=grid_known,
     )
@@ -189,7 +181,7 @@ def _operator_work(name: str, shapes_text: str, types_text: str) -> tuple[float,
     matrices, types = matrices_of(shapes_text), types_of(types_text)
     if name not in _PRODUCTS or len(matrices) < 2 or not types:
         return 0.0, 0.0
-    item = next((ITEM_BYTES[t] for t in types if t in ITEM_BYTES), 0)
+    item = product_item_bytes(types)
     left, right = matrices[-2], matrices[-1]
     batch = left[0] if len(left) == 3 else 1
     m, k, n = left[-2], left[-1], right[-1]

@@ -17,6 +17,7 @@ from stepscope.kernels.kernels import (
     UPDATE_RUN,
     Kernels,
     Repair,
+    changed,
     scaled,
 )
 from stepscope.kernels.runs import compiled, merged_repair, with_copies
@@ -119,15 +120,8 @@ def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
     achieved = float(kernels.moved_bytes[known].sum()) / known_ns * 1e9
     if achieved < NEAR_BANDWIDTH * kernels.bandwidth:
         return None
-    repair = Repair(
-        rows=rows,
-        old_ns=duration[rows],
-        new_ns=scaled(duration[rows], 0.5),
-        merged=np.zeros(len(rows), bool),
-        idle_ns=np.zeros(len(rows), np.int64),
-        low_ns=total // 4,
-        high_ns=total * 3 // 4,
-    )
+    old = duration[rows]
+    repair = changed(rows, old, scaled(old, 0.5), total // 4, total * 3 // 4, stay=True)
     return MemoryBound(repair, dominating, achieved)
 
 

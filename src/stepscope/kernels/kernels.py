@@ -13,7 +13,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.intervals.distinct import among
-from stepscope.kernels.attribution import Attribution
+from stepscope.kernels.attribution import OF_BACKWARD, Attribution
 from stepscope.kernels.categories import CATEGORIES, MATHS, KernelClass, classify
 from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
 from stepscope.trace.frame import BoolArray, Frame, IntArray
@@ -84,6 +84,42 @@ def scaled(old_ns: IntArray, factor: float) -> IntArray:
     return lengths
 
 
+def changed(
+    rows: IntArray,
+    old_ns: IntArray,
+    new_ns: IntArray,
+    low_ns: float,
+    high_ns: float,
+    *,
+    certain: bool = True,
+    stay: bool = False,
+) -> Repair:
+    """A change of some operations and of no idle time; those that take nothing then are gone.
+
+    Args:
+        rows: rows of ``GPU.ops``, in any order.
+        old_ns: their lengths.
+        new_ns: their lengths afterwards.
+        low_ns: the least that all of them may take.
+        high_ns: the most.
+        certain: whether those that take nothing go in any case.
+        stay: whether all are launched as before, even those that take nothing.
+    """
+    order = np.argsort(rows, kind="stable")
+    new = np.minimum(new_ns, old_ns)[order].astype(np.int64)
+    total = int(new.sum())
+    return Repair(
+        rows=rows[order],
+        old_ns=old_ns[order],
+        new_ns=new,
+        merged=np.zeros(len(rows), bool) if stay else new == 0,
+        idle_ns=np.zeros(len(rows), np.int64),
+        low_ns=min(int(low_ns), total),
+        high_ns=min(max(int(high_ns), total), int(old_ns.sum())),
+        certain=certain,
+    )
+
+
 CATEGORY_NAMES: Final = tuple(CATEGORIES)
 MATH_NAMES: Final = tuple(MATHS)
 PHASES: Final = ("forward", "backward", "optimizer")
@@ -99,11 +135,10 @@ _OPTIMIZER_RANGE = re.compile(
     re.IGNORECASE,
 )
 _BACKWARD_RANGE = re.compile(r"(?<![a-z])(backward|bwd)(?![a-z])", re.IGNORECASE)
-_BACKWARD_OPERATOR = re.compile(r"^autograd::engine|Backward\d*$")
 _CLOSURE = 0.3  # share of matrix work that no update of parameters has, but for a few optimizers
 _LIGHT = ("elementwise", "copy", "dropout", "random")
 
-_GRID_COLUMNS = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
+GRID_COLUMNS = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
 class Kernels:
@@ -182,7 +217,7 @@ class Kernels:
     @cached_property
     def grid(self) -> Frame:
         """Launch dimensions of each operation; -1 where not recorded."""
-        frame = self._read("gpu_op", *_GRID_COLUMNS)
+        frame = self._read("gpu_op", *GRID_COLUMNS)
         row = np.searchsorted(frame["id"], self.gpu.ops["id"])
         return frame.take(row)
 
@@ -381,7 +416,7 @@ def _is_backward(text: str) -> bool:
 
 
 def _is_backward_operator(text: str) -> bool:
-    return _BACKWARD_OPERATOR.search(text) is not None
+    return OF_BACKWARD.search(text) is not None
 
 
 def _inside(table: Frame, rows: IntArray, holds: Callable[[str], bool]) -> BoolArray:

@@ -32,12 +32,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.kernels.kernels import PHASES, Kernels
-from stepscope.trace.frame import BoolArray, IntArray
-
-FloatArray = npt.NDArray[np.float64]
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 _CONCATENATION: Final = re.compile("CatArrayBatchedCopy")
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_values
-from stepscope.kernels.kernels import Kernels, Repair
+from stepscope.kernels.kernels import Kernels, Repair, changed
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 _ARGUMENTS: Final = re.compile(
@@ -65,17 +65,8 @@ def fused_update(kernels: Kernels, taken: BoolArray | None = None) -> Repair | N
     if not needed or needed >= all_passes:
         return None
     old = kernels.duration_ns[rows]
-    new = np.minimum(np.rint(old * (needed / all_passes)), old).astype(np.int64)
-    total = int(new.sum())
-    return Repair(
-        rows=rows,
-        old_ns=old,
-        new_ns=new,
-        merged=new == 0,
-        idle_ns=np.zeros(len(rows), np.int64),
-        low_ns=min(int(needed * each.min()), total),
-        high_ns=min(max(int(needed * each.max() * SPREAD), total), int(old.sum())),
-    )
+    new = np.rint(old * (needed / all_passes))
+    return changed(rows, old, new, needed * each.min(), needed * each.max() * SPREAD)
 
 
 def _passes(

@@ -7,18 +7,15 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.ceilings import Peaks
 from stepscope.kernels.convolutions import on_tensor_cores
 from stepscope.kernels.efficiency import product_work
-from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair
+from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
 from stepscope.kernels.tiles import read_again_bytes, traffic_bytes
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import matrices_of
-
-FloatArray = npt.NDArray[np.float64]
 
 ACHIEVED: Final = {"fp64": 0.8, "fp32": 0.8, "tf32": 0.72, "16bit": 0.82, "8bit": 0.61}
 """Share of the dense peak that cuBLAS achieves in GEMMs of training steps, by type, where single
@@ -196,13 +193,5 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
         np.minimum(np.rint(np.concatenate(both)[in_order]), old).astype(np.int64) for both in bounds
     )
     total, usual = int(old.sum()), int(new.sum())
-    repair = Repair(
-        rows=rows,
-        old_ns=old,
-        new_ns=new,
-        merged=np.zeros(len(rows), bool),
-        idle_ns=np.zeros(len(rows), np.int64),
-        low_ns=int(least.sum()),
-        high_ns=int(most.sum()),
-    )
+    repair = changed(rows, old, new, float(least.sum()), float(most.sum()), stay=True)
     return LowPrecision(repair, total, total / max(usual, 1), peaks, after)

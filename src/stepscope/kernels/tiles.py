@@ -14,14 +14,11 @@ import re
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import distinct_rows
 from stepscope.kernels.efficiency import product_elements
 from stepscope.kernels.kernels import Kernels
-from stepscope.trace.frame import IntArray
-
-FloatArray = npt.NDArray[np.float64]
+from stepscope.trace.frame import FloatArray, IntArray
 
 SLOWEST: Final = 0.67
 """Share of the peak that GEMMs in single precision achieve at least where they fill the device:

@@ -25,7 +25,7 @@ from stepscope.kernels.attribution import (
 )
 from stepscope.memory.history import History, Reader
 from stepscope.trace.frame import BoolArray, Frame, IntArray
-from stepscope.trace.shapes import shapes_of, types_of
+from stepscope.trace.shapes import item_bytes, shapes_of, types_of
 
 
 class Phase(IntEnum):
@@ -88,8 +88,6 @@ class Callers:
 
 
 _OPTIMIZER = re.compile(r"Optimizer\.(step|zero_grad)#(\w+)")
-_ELEMENT_BYTES = {"float": 4, "double": 8, "c10::BFloat16": 2, "c10::Half": 2, "int": 4,
-                  "long int": 8, "unsigned char": 1, "bool": 1}  # fmt: skip
 
 
 def from_operators(history: History, read: Reader) -> Callers:
@@ -328,7 +326,7 @@ def _input_bytes(operators: Frame, row: int) -> int:
     """Bytes of the first input of an operator."""
     shapes = shapes_of(operators.text("input_shapes", row))
     types = types_of(operators.text("input_types", row))
-    return prod(shapes[0]) * _ELEMENT_BYTES.get(types[0], 4) if shapes and types else 0
+    return prod(shapes[0]) * item_bytes(types) if shapes and types else 0
 
 
 def layers_of(operators: Frame, python: Frame) -> IntArray:

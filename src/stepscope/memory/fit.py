@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import among
 from stepscope.memory.callers import Phase
@@ -20,9 +19,7 @@ from stepscope.memory.categories import Category
 from stepscope.memory.report import Explained
 from stepscope.memory.result import Prediction
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import BoolArray, IntArray
-
-FloatArray = npt.NDArray[np.float64]
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 _ROUND: Final = 512
 _ROUNDING: Final = 0.02

@@ -17,14 +17,10 @@ import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows
 from stepscope.trace.frame import Frame, IntArray
-from stepscope.trace.shapes import ITEM_BYTES, Shape, shapes_of, types_of
+from stepscope.trace.shapes import ITEM_BYTES, Shape, product_item_bytes, shapes_of, types_of
 
-_ANY_ITEM_BYTES: Final = {**ITEM_BYTES,
-                          "int": 4, "long int": 8, "long": 8, "short int": 2, "short": 2,
-                            "unsigned char": 1, "bool": 1, "c10::complex<float>": 8,
-                            "c10::complex<double>": 16, "c10::Float8_e4m3fnuz": 1,
-                            "c10::Float8_e5m2fnuz": 1}  # fmt: skip
-"""Bytes of an element, of the types that no product has, too."""
+MATH_OF_ITEM: Final = {8: "fp64", 4: "fp32", 2: "16bit", 1: "8bit"}
+"""Bytes of an element -> the arithmetic of its products."""
 
 BACKWARD_ATTENTION = 2.5
 """Products of the backward pass over those of the forward pass: five to two (Dao et al.,
@@ -236,7 +232,7 @@ def work_of_call(name: str, shapes: str, types: str, scalars: str) -> Work | Non
             scalars=[str(item) for item in json.loads(scalars or "[]")],
             item=0,
         )
-        item = next((ITEM_BYTES[t] for t in call.types if t in ITEM_BYTES), 0)
+        item = product_item_bytes(call.types)
         found = known(_Call(call.shapes, call.types, call.scalars, item))
     except (ValueError, TypeError, IndexError, ZeroDivisionError, OverflowError, RecursionError):
         return None
@@ -263,7 +259,7 @@ def streamed(name: str, shapes: str, types: str) -> Work | None:
     """
     try:
         tensors = [
-            (shape, _ANY_ITEM_BYTES[kind])
+            (shape, ITEM_BYTES[kind])
             for shape, kind in zip(shapes_of(shapes), types_of(types), strict=True)
             if shape
         ]

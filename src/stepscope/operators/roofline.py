@@ -21,7 +21,7 @@ from stepscope.jobs.view import JobView
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.kernels.kernels import MATH_NAMES, Kernels
-from stepscope.operators.flops import Work, work_of_call, works_of
+from stepscope.operators.flops import MATH_OF_ITEM, Work, work_of_call, works_of
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
 SCHEMA: Final = "stepscope.operator_rooflines/2"
@@ -32,7 +32,6 @@ WORTH_EXAMINING = 0.01
 LAUNCHES = 3
 """Launches that the ncu command captures: one may be odd, three show it."""
 
-_BY_ITEM: Final = {8: "fp64", 4: "fp32", 2: "16bit", 1: "8bit"}
 _TYPES: Final = {"fp64": "double", "fp32": "float", "tf32": "float", "16bit": "c10::BFloat16",
                  "8bit": "c10::Float8_e4m3fn"}  # fmt: skip
 """Type of the operands that an arithmetic has, where the types are not recorded."""
@@ -284,7 +283,7 @@ def _math(kernels: Kernels, rows: IntArray, work: Work) -> str:
         name = MATH_NAMES[int(np.argmax(time))]
         if name != "tensor":
             return name
-    return _BY_ITEM.get(work.item, "")
+    return MATH_OF_ITEM.get(work.item, "")
 
 
 def _entry(

@@ -21,7 +21,7 @@ from stepscope.jobs.view import JobView
 from stepscope.kernels.categories import classify
 from stepscope.kernels.kernels import Kernels
 from stepscope.operators.calltree import CATEGORIES, OPERATOR, CallTree, call_tree
-from stepscope.operators.flops import OPERATORS, Work, streamed, works_of
+from stepscope.operators.flops import MATH_OF_ITEM, OPERATORS, Work, streamed, works_of
 from stepscope.operators.scope import in_scope, steady_sources
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import IntArray
@@ -271,15 +271,12 @@ def _kernel_names(
     return found
 
 
-_BY_ITEM: Final = {8: "fp64", 4: "fp32", 2: "16bit", 1: "8bit"}
-
-
 def _row(key: _Key, group: _Group, kernels: Kernels, steps: int, device_ns: int) -> SheetRow:
     work = group.work
     longest = max(group.kernels, key=lambda name: (group.kernels[name], name), default="")
     known = classify(longest)
     gemm = bool(sheet_of(key[0]))
-    math = (known.math if known.math != "tensor" else "") or _BY_ITEM.get(work.item, "")
+    math = (known.math if known.math != "tensor" else "") or MATH_OF_ITEM.get(work.item, "")
     math = math if gemm else ""
     rate = work.flop * group.calls / group.time_ns * 1e9
     speed = work.moved_bytes * group.calls / group.time_ns * 1e9

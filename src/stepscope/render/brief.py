@@ -117,6 +117,9 @@ class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
             have caused itself.
         combined: the first two repaired together.
         levers_mean_step_ms: mean step with a change inside the kernels, each by itself.
+        levers_include_gain_of: of these changes, the findings whose gain, or some of it, is in
+            theirs: the two do not add up.
+        levers_after_findings: which of these changes gain it only once the findings are repaired.
         warnings: what was assumed or odd.
         left_out: how many entries did not fit, by field.
         claims: the status of the figures.
@@ -136,6 +139,8 @@ class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
     findings: list[BriefFinding] = []
     combined: BriefCombined | None = None
     levers_mean_step_ms: dict[str, float] = {}
+    levers_include_gain_of: dict[str, list[str]] = {}
+    levers_after_findings: list[str] = []
     warnings: list[str] = []
     left_out: dict[str, int] = {}
     claims: dict[str, str] = {}
@@ -208,6 +213,7 @@ def _with(diagnosis: Diagnosis, room: _Room) -> Brief:
     first, last = diagnosis.trace.steady_steps
     steady = last - first + 1
     gpu = reference_gpu(diagnosis)
+    levers = diagnosis.levers[: room.levers]
     known = [f for f in diagnosis.findings if f.cause != "insufficient_data"]
     left_out = {
         "findings": len(diagnosis.findings) - room.findings,
@@ -233,9 +239,11 @@ def _with(diagnosis: Diagnosis, room: _Room) -> Brief:
         outlier_steps=_outliers(diagnosis, room.rows),
         findings=[_finding(f, diagnosis, room) for f in diagnosis.findings[: room.findings]],
         combined=_combined(diagnosis),
-        levers_mean_step_ms={
-            one.cause: ms(one.predicted_step_ns) for one in diagnosis.levers[: room.levers]
+        levers_mean_step_ms={one.cause: ms(one.predicted_step_ns) for one in levers},
+        levers_include_gain_of={
+            one.cause: [*one.includes_gain_of] for one in levers if one.includes_gain_of
         },
+        levers_after_findings=[one.cause for one in levers if one.after_findings],
         warnings=[sentence(text, (), 200) for text in diagnosis.warnings[: room.warnings]],
         left_out={name: count for name, count in left_out.items() if count > 0},
         claims=_CLAIMS if known else {},

@@ -6,10 +6,10 @@ findings it is told briefly.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.diagnosis.cause import causes
 from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
@@ -21,8 +21,6 @@ _CATEGORIES = 8
 _SMALL = 0.01
 _MOSTLY = 0.5
 """Share of the kernel time whose work must be known for a bound of the whole step."""
-_LATER = "once what is found above is repaired"
-_HELD = re.compile(r"((?:some of )?the gain) of the finding '([^']+)' lies in this one")
 _TITLE = "What is left in the kernels"
 
 
@@ -92,9 +90,10 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
 
 def _more_than_left(lever: Finding, diagnosis: Diagnosis) -> bool:
     """Whether a lever gains more than what a finding leaves of the step."""
-    later = lever.message.endswith(_LATER)
     gain = _step_ns(lever) - lever.predicted_step_ns
-    return not later and any(gain > one.predicted_step_ns for one in diagnosis.findings)
+    return not lever.after_findings and any(
+        gain > one.predicted_step_ns for one in diagnosis.findings
+    )
 
 
 def _step_ns(lever: Finding) -> float:
@@ -106,13 +105,14 @@ def headline(lever: Finding) -> str:
     step = _step_ns(lever)
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
     gain = step - lever.predicted_step_ns
-    later = ", once the findings are fixed" if lever.message.endswith(_LATER) else ""
-    held = _HELD.findall(lever.message)
-    later += "".join(f", {gain} of '{title}' included" for gain, title in held)
+    beside = ", once the findings are fixed" if lever.after_findings else ""
+    for cause, part in lever.includes_gain_of.items():
+        of_it = "the gain" if part == "all" else "some of the gain"
+        beside += f", {of_it} of '{causes()[cause].title}' included"
     return (
         f"{clean(lever.message.partition(': ')[0])}: saves about {milliseconds(gain)} per step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
-        f"{milliseconds(most)}){later}"
+        f"{milliseconds(most)}){beside}"
     )
 
 

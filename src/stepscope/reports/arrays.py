@@ -5,12 +5,10 @@ from __future__ import annotations
 from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import with_first_and_inverse
-from stepscope.trace.frame import AnyArray, IntArray
+from stepscope.trace.frame import AnyArray, FloatArray, IntArray
 
-FloatArray = npt.NDArray[np.float64]
 _FEW_KEYS = 4096
 _BLOCK_ROWS = 1 << 16
 _DIRECT_KEYS = 1 << 22  # a table of this many numbers is cheaper than sorting the rows

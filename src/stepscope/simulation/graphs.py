@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -46,26 +47,37 @@ of them, and of the host nothing is left that could take another time."""
 _WRITE: Final = re.compile(r"index_copy|index_put")
 
 
-def updates(e: Explanation) -> BoolArray:
-    """Operations that update parameters, by their names or by where they are launched."""
-    return e.gpu.ops.matches("name", OPTIMIZER_KERNEL) | e.kernels.in_phase("optimizer")
+@dataclass(frozen=True)
+class Outside:
+    """What graphs of the model do not hold of a program.
 
-
-def writes_in_place(e: Explanation) -> bool:
-    """Whether a program that does not train writes rows of a tensor, as into a cache of keys.
-
-    Compiled code has no writes in place: where the compiler does not bring them back, each becomes
-    a copy of the whole tensor, whose size no kernel tells. A decoder of 0.40 ms of kernels took
-    1.27 ms on the device under ``reduce-overhead`` while its host was done after 0.12 ms (H200,
-    torch 2.11): about what copying its cache of 100 MB for each of 16 writes would add.
+    Attributes:
+        updates: operations that update parameters, by their names or by where they are launched, a
+            mask over ``GPU.ops``; none of a program that infers.
+        gradients: those that autograd accumulates in a step, one each parameter; 0 where nothing
+            tells.
+        in_place: whether a program that does not train writes rows of a tensor, as into a cache of
+            keys. Compiled code has no writes in place: where the compiler does not bring them back,
+            each becomes a copy of the whole tensor, whose size no kernel tells. A decoder of
+            0.40 ms of kernels took 1.27 ms on the device under ``reduce-overhead`` while its host
+            was done after 0.12 ms (H200, torch 2.11): about what copying its cache of 100 MB for
+            each of 16 writes would add.
     """
-    if e.workload.kind == "training" or updates(e).any():
-        return False
-    return bool(e.gpu.ops.matches("name", _WRITE).any())
+
+    updates: BoolArray
+    gradients: float = 0.0
+    in_place: bool = False
 
 
-def gradients(e: Explanation) -> float:
-    """Gradients that autograd accumulates in a step, one each parameter; 0 where nothing tells."""
+def outside(e: Explanation) -> Outside:
+    """What graphs of the model would not hold of a device's program."""
+    updates = e.gpu.ops.matches("name", OPTIMIZER_KERNEL) | e.kernels.in_phase("optimizer")
+    trains = e.workload.kind == "training" or bool(updates.any())
+    in_place = not trains and bool(e.gpu.ops.matches("name", _WRITE).any())
+    return Outside(updates, _gradients(e), in_place)
+
+
+def _gradients(e: Explanation) -> float:
     rows = accumulations(e.kernels)
     if not len(rows):
         return 0.0
@@ -92,13 +104,7 @@ def whole_step(subject: Subject, bound: Bound) -> Subject:
 
 
 def model_alone(
-    subject: Subject,
-    updates: BoolArray,
-    bound: Bound,
-    unrecorded: Subject | None = None,
-    accumulated: float = 0.0,
-    *,
-    in_place: bool = False,
+    subject: Subject, beside: Outside, bound: Bound, unrecorded: Subject | None = None
 ) -> Subject:
     """Forward and backward pass are graphs; the update, and the way into the model, are as today.
 
@@ -108,18 +114,15 @@ def model_alone(
 
     Args:
         subject: the program.
-        updates: the operations of the update, a mask over ``GPU.ops``; none of a program that
-            infers.
+        beside: what the graphs do not hold.
         bound: which of the uncertainties to assume.
         unrecorded: the program without what recording costs, which shows the pace; None where
             recording costs nothing.
-        accumulated: gradients that are accumulated in a step; 0 where that is not known.
-        in_place: see :func:`writes_in_place`.
     """
-    if bound == "high" and in_place:
+    if bound == "high" and beside.in_place:
         return subject
     program = subject.program
-    inside = capturable(subject) & ~_of_update(subject, updates)
+    inside = capturable(subject) & ~_of_update(subject, beside.updates)
     within = inside & np.append(False, inside[:-1])
     work = own_work(program)
     work[within, C["launch_bound"]] = 0
@@ -132,7 +135,7 @@ def model_alone(
         within,
         int(first.sum()),
         bound,
-        accumulated if updates.any() else None,
+        beside.gradients if beside.updates.any() else None,
     )
     return subject.becomes(
         work_ns=work,

@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import distinct_values
 from stepscope.simulation.program import MARK
 from stepscope.simulation.subject import Subject
-from stepscope.trace.frame import BoolArray, IntArray
-
-FloatArray = npt.NDArray[np.float64]
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 MOST_PEERS: Final = 16
 """Ranks that are compared with: the median of more says nothing else, and takes longer."""

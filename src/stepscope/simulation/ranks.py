@@ -12,10 +12,10 @@ from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.distinct import among, common_values, distinct_values
 from stepscope.simulation import peers
 from stepscope.simulation.changes import Scope
-from stepscope.simulation.peers import FloatArray, Places
+from stepscope.simulation.peers import Places
 from stepscope.simulation.program import MARK, WAIT, C, Program, own_work
 from stepscope.simulation.subject import Subject, without_waits
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 
 class RankCollectives(Protocol):

@@ -61,7 +61,7 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
     if len(runs) >= _MIN_REPEATS and _coverage(runs, len(token)) >= _COVERS:
         hypotheses.append((_similarity(token, runs), len(runs), _BURSTS))
     for count in likely.tolist():
-        marker = _most_regular(token, counts, order, first, count)
+        marker = _most_regular(counts, order, first, count)
         if marker is None:
             continue
         anchors = order[first[marker] : first[marker + 1]]
@@ -79,9 +79,7 @@ def _best_marker(token: IntArray, optimizer: BoolArray) -> int | None:
     return max(per_optimizer or tied, key=lambda h: (h[1], h[0]))[2]
 
 
-def _most_regular(
-    token: IntArray, counts: IntArray, order: IntArray, first: IntArray, count: int
-) -> int | None:
+def _most_regular(counts: IntArray, order: IntArray, first: IntArray, count: int) -> int | None:
     """Of the tokens with ``count`` occurrences, the one most evenly spaced."""
     best: tuple[float, int] | None = None
     for marker in np.flatnonzero(counts == count)[:64].tolist():

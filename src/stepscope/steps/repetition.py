@@ -34,7 +34,6 @@ from stepscope.steps.periodicity import bursts, find_period
 from stepscope.trace.frame import BoolArray, IntArray
 
 _SAME_LENGTH: Final = 0.05
-_BEGIN_CAPTURE = re.compile(r"^(cuda|cu|hip)StreamBeginCapture")
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 _IN_MOST: Final = 0.8
 """What an iteration must hold has to be in this share of the repetitions at least."""
@@ -233,7 +232,7 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
         (lambda: 0 < 2 * passes < n, False),
         (lambda: _numbered_layers(host, begin_ns), False),
         # parts of a graph, which is recorded here, not run
-        (lambda: sees(_BEGIN_CAPTURE), False),
+        (lambda: sees(words.BEGIN_CAPTURE), False),
         (lambda: takes_batch(found, anchors), True),
         (lambda: _tail(found, anchors), False),
         (lambda: n < OFTEN and _is_little(found, int(begin_ns[0])), False),

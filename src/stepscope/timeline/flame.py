@@ -10,12 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -139,11 +136,10 @@ def self_time(parent: IntArray, inside: AnyArray) -> AnyArray:
     return found
 
 
-def kept(tree: Tree, total: AnyArray, least: float, most: int) -> BoolArray:
+def kept(total: AnyArray, least: float, most: int) -> BoolArray:
     """Nodes that are worth showing: heavy enough, the heaviest where there are too many.
 
     Args:
-        tree: the tree.
         total: weight of each node with all beneath it; no heavier than its parent's.
         least: lightest weight that is kept.
         most: number of nodes that are kept at most.

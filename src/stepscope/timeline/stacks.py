@@ -140,7 +140,7 @@ class Stacks:
     ) -> FlameAnswer:
         total = tree.totals(own)
         whole = int(total[tree.parent < 0].sum())
-        mask = flame.kept(tree, total, whole * SMALLEST, most)
+        mask = flame.kept(total, whole * SMALLEST, most)
         nodes = np.flatnonzero(mask)
         place = np.full(len(tree) + 1, -1, np.int64)
         place[nodes] = np.arange(len(nodes))

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+FloatArray = npt.NDArray[np.float64]
 AnyArray = npt.NDArray[Any]
 
 NULL = -1

@@ -46,6 +46,8 @@ def ask(session: Session, arguments: Arguments) -> Answer:
             "message": sentence(f.message, f.names, 1000),
             "do": [clean(text, 300) for text in f.recommendations],
             "figures": [e.figure for e in f.evidence],
+            **({"includes_gain_of": f.includes_gain_of} if f.includes_gain_of else {}),
+            **({"after_findings": True} if f.after_findings else {}),
         }
         for f, kind in more
     ]

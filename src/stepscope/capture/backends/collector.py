@@ -58,7 +58,7 @@ def plan(options: Options, shown: bool = False) -> Plan:
             "--ops makes every operator slower, so it is for some steps only; give --steps 10, too"
         )
     raw = options.output.resolve() / RAW_FOLDER
-    pool = _pool_folder(options.output)
+    pool = _pool_folder()
     name, _, domain = options.range.partition("@")
     hook = options.hook
     now = time.monotonic_ns()
@@ -134,7 +134,7 @@ def _range_mode(options: Options) -> str:
     return "external" if options.paused or options.steps else "process"
 
 
-def _pool_folder(output: Path) -> Path | None:
+def _pool_folder() -> Path | None:
     """A folder in memory for this run, made later; None where there is no room."""
     try:
         if shutil.disk_usage(_SHARED_MEMORY).free < _SHARED_MEMORY_BYTES:

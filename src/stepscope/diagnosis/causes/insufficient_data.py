@@ -7,7 +7,7 @@ import re
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.evidence import STEP_SQL
-from stepscope.diagnosis.unrecorded import busy_call, unrecorded_figures, unrecorded_ns
+from stepscope.diagnosis.unrecorded import busy_call, unrecorded_ns, unrecorded_warnings
 from stepscope.gaps.unrecorded import BUSY, HOLE
 
 _MIGRATION = re.compile("^UVM ")
@@ -31,6 +31,7 @@ def detect(case: Case) -> Detection | None:
     # pages of managed memory move when they are touched, and no call asks for it
     asked = ~gpu.ops.matches("copy_kind", _MIGRATION)
     unlinked = float((gpu.call[asked] < 0).mean()) if asked.any() else 0.0
+    unrecorded = [figure for one in unrecorded_warnings(case) for figure in one.figures]
     reason = capture = None
     if int(asked.sum()) < _MANY and not _steps_are_graphs(case):
         reason = "the capture holds too few GPU operations for a statement about steps"
@@ -59,7 +60,7 @@ def detect(case: Case) -> Detection | None:
             "{busy_unrecorded_ns} of the {whole_ns} are a wait for work that was launched before "
             "the recording began"
         )
-        if any(figure.name == "waiting_call_ns" for figure in unrecorded_figures(case)):
+        if any(figure.name == "waiting_call_ns" for figure in unrecorded):
             reason += f": the host waits {{waiting_call_ns}} in {busy_call(case)}"
         capture = (
             "begin to record one step earlier, or synchronise before the recording begins: "
@@ -72,7 +73,7 @@ def detect(case: Case) -> Detection | None:
         reason, capture = stated
     if reason is None:
         return None
-    figures += unrecorded_figures(case)
+    figures += unrecorded
     if "{whole_ns}" in reason:
         figures.append(Figure("whole_ns", "ns", STEP_SQL))
     return Detection(

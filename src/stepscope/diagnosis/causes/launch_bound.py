@@ -20,7 +20,7 @@ from stepscope.diagnosis.profiler_overhead_figures import (
 from stepscope.diagnosis.thread_states import beside_other_threads, with_thread_states
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.simulation import InGraphs
-from stepscope.simulation.graphs import updates, writes_in_place
+from stepscope.simulation.graphs import outside
 
 _ID = "launch_bound"
 _STEP = "; the prediction is for each step as one CUDA graph"
@@ -94,8 +94,9 @@ def detect(case: Case) -> Detection | None:
         )
     # XLA compiles whatever is jitted with it, and CUDA of one's own captures what it launches
     alone = is_jax(explanation.gpu) or is_own_program(case)
-    updated = not explanation.workload.infers and bool(updates(explanation).any())
-    scope = _STEP if alone else _IN_PLACE if writes_in_place(explanation) else ""
+    beside = outside(explanation)
+    updated = not explanation.workload.infers and bool(beside.updates.any())
+    scope = _STEP if alone else _IN_PLACE if beside.in_place else ""
     found = Detection(
         time_ns=time,
         direct_ns=time - overhead,

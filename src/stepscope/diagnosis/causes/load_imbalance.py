@@ -33,7 +33,7 @@ def detect(case: Case) -> Detection | None:
     late = c.lateness if c is not None else None
     me = position(case)
     if c is not None and mostly_bubbles(c):
-        return _stage(case, c, me)
+        return _stage(c, me)
     if c is None or late is None or late.mechanism != "work" or me not in late.devices:
         return None
     experts = busiest_use(c) == "expert_parallel"
@@ -113,7 +113,7 @@ def detect(case: Case) -> Detection | None:
     )
 
 
-def _stage(case: Case, c: Collectives, me: int) -> Detection | None:
+def _stage(c: Collectives, me: int) -> Detection | None:
     """A stage of a pipeline that computes longer than the others, which wait for it."""
     slow = slow_stage(c)
     if slow is None or me not in slow.devices or slow.by_rate:

@@ -13,12 +13,11 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_torch
-from stepscope.diagnosis.lever import Found, Lever, capability, changed, of_lever
+from stepscope.diagnosis.lever import Found, Lever, capability, of_lever
 from stepscope.kernels.efficiency import product_work
-from stepscope.kernels.kernels import MATH_NAMES, Kernels
-from stepscope.kernels.precision import FloatArray
+from stepscope.kernels.kernels import MATH_NAMES, Kernels, changed
 from stepscope.operators.roofline import OperatorGroup, operator_groups
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import shapes_of
 
 _ID: Final = "aligned_shapes"

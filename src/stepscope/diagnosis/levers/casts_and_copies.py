@@ -9,7 +9,8 @@ import numpy as np
 
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
+from stepscope.diagnosis.lever import Found, Lever, of_lever
+from stepscope.kernels.kernels import changed
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "casts_and_copies"

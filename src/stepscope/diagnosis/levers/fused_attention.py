@@ -9,8 +9,8 @@ import numpy as np
 
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case
-from stepscope.diagnosis.lever import Found, Lever, changed
-from stepscope.kernels.kernels import MATH_NAMES, scaled
+from stepscope.diagnosis.lever import Found, Lever
+from stepscope.kernels.kernels import MATH_NAMES, changed, scaled
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "fused_attention"

@@ -8,8 +8,8 @@ import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_torch
-from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
-from stepscope.kernels.kernels import scaled
+from stepscope.diagnosis.lever import Found, Lever, of_lever
+from stepscope.kernels.kernels import changed, scaled
 from stepscope.simulation.settings.batch import Batch
 from stepscope.trace.frame import BoolArray
 

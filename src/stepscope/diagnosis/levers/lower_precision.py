@@ -8,11 +8,11 @@ from typing import Final
 import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
+from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.kernels.efficiency import product_elements
-from stepscope.kernels.kernels import MATH_NAMES, PHASES, Kernels
-from stepscope.kernels.precision import FloatArray, in_precision
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.kernels.kernels import MATH_NAMES, PHASES, Kernels, changed
+from stepscope.kernels.precision import in_precision
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 _ID: Final = "lower_precision"
 LARGE_NS: Final = {"fp32": 20_000, "tf32": 20_000, "16bit": 100_000}

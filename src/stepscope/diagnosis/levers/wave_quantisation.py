@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.lever import Found, Lever, changed, of_lever
+from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.kernels.efficiency import LONG_ENOUGH_NS
-from stepscope.kernels.kernels import Kernels
+from stepscope.kernels.kernels import Kernels, changed
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "wave_quantisation"

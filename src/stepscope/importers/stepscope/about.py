@@ -307,7 +307,6 @@ MEMBERS_FILE = "members.json"
 NAMES_FILE = "names.tsv"
 PROFILERS_FILE = "profilers.json"
 _OTHER = re.compile(r"other profiler (began|ended): (.+)")
-_WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
 
 
 def members_of(files: Files, raws: Sequence[Raw]) -> set[int]:
@@ -367,7 +366,7 @@ def count_profilers(sink: Sink, files: Files, raws: Sequence[Raw], processes: se
             problems.count("cupti_taken", 1, scope="gpu_op", detail=detail)
         for name, begin, end in periods(raw, end_of(raw)):
             inside = _work_between(raw, begin, end)
-            taken = not inside and any(raw.count(kind) for kind in _WORK)
+            taken = not inside and any(raw.count(kind) for kind in layout.WORK)
             lost = (
                 "no GPU work was recorded meanwhile"
                 if taken
@@ -405,7 +404,7 @@ def _work_between(raw: Raw, begin: int, end: int) -> int:
     """GPU operations that began within some monotonic time."""
     return sum(
         int(((part["start"] >= begin) & (part["start"] < end)).sum())
-        for kind in _WORK
+        for kind in layout.WORK
         for part in raw.parts(kind)
     )
 

@@ -363,7 +363,6 @@ def read_streams(sink: Sink, raw: Raw, process: int) -> None:
 
 
 CALLS = "api_call"
-_WORK = (layout.KERNEL, layout.COPY, layout.SET, layout.GRAPH)
 
 
 def read_calls(sink: Sink, raw: Raw, process: int) -> None:
@@ -413,7 +412,7 @@ def count_unresolved(sink: Sink, raw: Raw, known: Called | None) -> None:
     if known is None:
         return
     lacking = 0
-    for kind in _WORK:
+    for kind in layout.WORK:
         for part in raw.parts(kind):
             rows = part[~unrecorded(raw, part, known)] if kind == layout.GRAPH else part
             lacking += int((~known.contain(rows["correlation"])).sum())

@@ -70,6 +70,8 @@ FULL = 2
 META, STRINGS, NVTX, KERNEL, COPY, SET, API, SYNC, OVERHEAD, GRAPH, EVENT, MEMORY, STREAM = range(
     1, 14
 )
+WORK = (KERNEL, COPY, SET, GRAPH)
+"""Rows of what the device did."""
 API_NAME, CLOCK, STATE = range(14, 17)
 
 ROWS: dict[int, np.dtype[np.void]] = {

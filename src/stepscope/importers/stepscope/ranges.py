@@ -231,7 +231,7 @@ def _read_part(
     _put(sink, raw, mine, owner, process, (first, last, kind, closed, begin, end), payloads)
     if recorded_until is not None:
         return _Open()
-    over = [opens[closes < 0], starts[ends < 0], _lone_ends(mine, starts, ends)]
+    over = [opens[closes < 0], starts[ends < 0], _lone_ends(mine, ends)]
     kept_rows = np.sort(np.concatenate(over))
     return _Open(
         np.concatenate([mine[kept_rows], rows[tails]]),
@@ -267,7 +267,7 @@ def _tails(rows: AnyArray, thread: IntArray) -> IntArray:
     return np.flatnonzero(known & (np.arange(len(rows)) >= np.where(known, since[place], 0)))
 
 
-def _lone_ends(rows: AnyArray, starts: IntArray, ends: IntArray) -> IntArray:
+def _lone_ends(rows: AnyArray, ends: IntArray) -> IntArray:
     """Ends of ranges whose start has not come: another thread's events may be later in the file."""
     found = np.flatnonzero(rows["op"] == layout.FINISH)
     return found[~among(found, ends[ends >= 0])]

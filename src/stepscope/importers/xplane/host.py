@@ -92,7 +92,7 @@ class _Part:
         memory = ~call & self._of(lambda name: name in _ALLOCATION)
         operation = ~call & self._of(lambda name: name in gpus.operations)
         annotation = ~(call | python | tool | memory | operation)
-        annotation &= ~self._repeated(names)
+        annotation &= ~self._repeated()
         threads.correlated.append(correlation[call & (correlation > 0)])
         self._calls(np.flatnonzero(call), correlation, gpus)
         self._python(np.flatnonzero(python))
@@ -105,7 +105,7 @@ class _Part:
     def _of(self, judge: Any) -> BoolArray:
         return np.array([judge(name) for name in self.names], bool)[self.code]
 
-    def _repeated(self, names: list[str]) -> BoolArray:
+    def _repeated(self) -> BoolArray:
         """Calls of a compiled function that are recorded twice, one inside the other."""
         jitted = np.flatnonzero(self._of(lambda name: name.startswith("PjitFunction(")))
         inner = np.zeros(len(self.events), bool)

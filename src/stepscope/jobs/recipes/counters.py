@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.jobs.recipes.recipe import IDENTITY, Chart, Figure, Output, Recipe
 from stepscope.reports.needs import Need
 
-_SPREAD = {
+SPREAD = {
     "samples": "how many samples",
     "mean": "mean, in the counter's unit",
     "median": "median",
@@ -49,7 +49,7 @@ def counter_recipe(
             Output(
                 "all_stats",
                 "One counter, all devices together; the median is that of the devices' medians.",
-                {"metric": "counter", **_SPREAD},
+                {"metric": "counter", **SPREAD},
                 "SELECT metric, sum(samples)::BIGINT AS samples, "
                 "sum(mean * samples) / sum(samples) AS mean, median(median) AS median, "
                 "min(min) AS min, max(max) AS max FROM part GROUP BY metric ORDER BY metric",
@@ -58,13 +58,13 @@ def counter_recipe(
             Output(
                 "rank_stats",
                 "One counter of one device of one rank.",
-                {**IDENTITY, "device": "device", "metric": "counter", **_SPREAD},
+                {**IDENTITY, "device": "device", "metric": "counter", **SPREAD},
                 "SELECT rank, capture, device, metric, samples, mean, median, min, max FROM part "
                 "ORDER BY rank, device, metric",
                 ("rank", "device", "metric"),
             ),
         ),
-        columns=("device", "metric", *_SPREAD),
+        columns=("device", "metric", *SPREAD),
         charts=(
             Chart(
                 "heat", "rank_stats", "Mean of each counter by rank", "mean", x="rank", y="metric"

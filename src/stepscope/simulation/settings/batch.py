@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.activity import host
 from stepscope.collectives import kinds
@@ -19,7 +18,7 @@ from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.base import L2_BYTES, Edit, Facts, Setting, number, rescaled
 from stepscope.simulation.settings.shapes import names_with, of_weight_gradients, on_parameters
 from stepscope.simulation.subject import Subject
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 CHECKED: Final = (0.25, 4.0)
 """Factors of the batch that were compared with measured runs."""
@@ -41,8 +40,6 @@ a whole step lie at the upper end), and so do 20 convolutions, in either layout 
 
 FILLING: Final = 0.75
 """Growth over that of the batch from which on a product counts as one that fills the device."""
-
-FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -116,7 +113,7 @@ def lengths(facts: Facts, factor: float, bound: Bound = "expected") -> IntArray:
     stays = update | on_parameters(kernels, known)
     new = np.where(kernels.gpu.is_compute & ~stays, new, old)
     if not known.shapes:
-        new = _less_casts(facts, known.count, factor, old, new, bound)
+        new = _less_casts(facts, known.count, old, new, bound)
     crossing = ops.equals("kind", "memcpy") & (ops["bytes"] > host.SMALL_COPY_BYTES) & ~stays
     crossing |= ops.equals("kind", "memset") & ~stays
     new = np.where(crossing, old * factor, new)
@@ -164,12 +161,7 @@ def _from_memory_ns(facts: Facts, work_ns: FloatArray, factor: float) -> FloatAr
 
 
 def _less_casts(
-    facts: Facts,
-    count: int,
-    factor: float,
-    old: FloatArray,
-    new: FloatArray,
-    bound: Bound,
+    facts: Facts, count: int, old: FloatArray, new: FloatArray, bound: Bound
 ) -> FloatArray:
     """Casts of weights do not grow: a part of the copying kernels, where shapes do not tell."""
     kernels = facts.kernels

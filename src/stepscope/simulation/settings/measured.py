@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.breakdown.explain import Explanation
 from stepscope.kernels.kernels import CATEGORY_NAMES
@@ -17,10 +16,9 @@ from stepscope.simulation.settings.base import Edit, Facts, rescaled, setting_of
 from stepscope.simulation.settings.batch import Batch
 from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import IntArray
+from stepscope.trace.frame import FloatArray, IntArray
 
 _KINDS: Final = len(CATEGORY_NAMES) + 1
-FloatArray = npt.NDArray[np.float64]
 Times = tuple[tuple[int, float], ...]
 """Kernel time a step, ns, by group: number of phase and category."""
 

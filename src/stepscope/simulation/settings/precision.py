@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from stepscope.kernels.kernels import MATH_NAMES
 from stepscope.operators.bounds import kernel_bounds
@@ -26,9 +25,7 @@ from stepscope.simulation.settings.base import (
 from stepscope.simulation.settings.shapes import input_elements, names_with, on_parameters
 from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
-from stepscope.trace.frame import BoolArray, IntArray
-
-FloatArray = npt.NDArray[np.float64]
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 ORDER: Final = ("fp32", "tf32", "16bit", "8bit")
 """Types of products, from the slowest to the quickest."""

@@ -14,7 +14,7 @@ from stepscope.intervals.distinct import among, distinct_values
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.multi_tensor import one_pass_ns
 from stepscope.trace.frame import BoolArray, IntArray
-from stepscope.trace.shapes import ITEM_BYTES, Shape, matrices_of, shapes_of, types_of
+from stepscope.trace.shapes import Shape, item_bytes, matrices_of, shapes_of, types_of
 
 _ACCUMULATE: Final = "torch::autograd::AccumulateGrad"
 _NO_ROWS: Final = np.empty(0, np.int64)
@@ -85,16 +85,11 @@ def gradients(kernels: Kernels) -> Gradients:
         found = shapes_of(table.text("input_shapes", row))
         if not found or not found[0]:
             continue
-        item = _item_bytes(table.text("input_types", row) if "input_types" in table else None)
+        types = types_of(table.text("input_types", row)) if "input_types" in table else []
         at.append(int(table["start_ns"][row]))
-        sizes.append(item * prod(found[0]))
+        sizes.append(item_bytes(types) * prod(found[0]))
         shapes.append(found[0])
     return Gradients(np.array(at, np.int64), np.array(sizes, np.int64), shapes)
-
-
-def _item_bytes(types: str | None) -> int:
-    """Bytes of an element of an operator's first input; those of single precision if unknown."""
-    return ITEM_BYTES.get(next(iter(types_of(types)), ""), 4)
 
 
 def _accumulated(kernels: Kernels, begin_ns: IntArray, first: int, last: int) -> list[Shape]:

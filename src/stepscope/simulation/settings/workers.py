@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
+from stepscope.activity.names import LOADER_WITHOUT_WORKERS
 from stepscope.intervals.distinct import distinct_values
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import MARK, WAIT, C
@@ -23,7 +24,6 @@ from stepscope.trace.frame import IntArray
 FETCH_RANGE: Final = "DataLoader fetch"
 """The range that ``stepscope run`` puts around the making of a batch in a worker process."""
 
-_WITHOUT: Final = re.compile(r"_SingleProcessDataLoaderIter")
 _WITH: Final = re.compile(r"_MultiProcessingDataLoaderIter|pt_data_(pin|worker)")
 
 MOST: Final = 512
@@ -101,7 +101,7 @@ class Workers(Edit):
         names = {*facts.gpu.host.ranges.texts.get("name", []), *facts.gpu.host.thread_names}
         if workers:
             return workers
-        if any(_WITHOUT.search(name) for name in names):
+        if any(LOADER_WITHOUT_WORKERS.search(name) for name in names):
             return 0
         known = "there are some" if any(map(_WITH.search, names)) else (
             "nothing in it tells of a loader"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from stepscope.jobs.recipes.catalog.nvtx_gpu_proj_sum import projected
-from stepscope.jobs.recipes.counters import SPREAD_SQL
+from stepscope.jobs.recipes.counters import SPREAD, SPREAD_SQL
 from stepscope.jobs.recipes.recipe import (
     IDENTITY,
     Capture,
@@ -25,14 +25,7 @@ _SAMPLES = Need(
     "nsys profile --gpu-metrics-devices=all",
     "metric_sample WHERE device IS NOT NULL",
 )
-_FIELDS = {
-    "samples": "how many samples",
-    "mean": "mean, in the counter's unit",
-    "median": "median",
-    "min": "least",
-    "max": "greatest",
-}
-_COLUMNS = ("name", "device", "metric", *_FIELDS)
+_COLUMNS = ("name", "device", "metric", *SPREAD)
 _BY = {
     "device": "SELECT 'whole capture' AS name, device::BIGINT, metric, {spread} "
     "FROM metric_sample WHERE device IS NOT NULL GROUP BY ALL ORDER BY ALL",
@@ -67,7 +60,7 @@ RECIPE = Recipe(
         Output(
             "all_stats",
             "One counter of one name, all devices; the median is that of the devices' medians.",
-            {"name": "kernel or range, or whole capture", "metric": "counter", **_FIELDS},
+            {"name": "kernel or range, or whole capture", "metric": "counter", **SPREAD},
             "SELECT name, metric, sum(samples)::BIGINT AS samples, "
             "sum(mean * samples) / sum(samples) AS mean, median(median) AS median, "
             "min(min) AS min, max(max) AS max FROM part GROUP BY ALL ORDER BY name, metric",
@@ -81,7 +74,7 @@ RECIPE = Recipe(
                 "name": "kernel or range, or whole capture",
                 "device": "physical GPU",
                 "metric": "counter",
-                **_FIELDS,
+                **SPREAD,
             },
             "SELECT rank, capture, name, device, metric, samples, mean, median, min, max FROM part "
             "ORDER BY rank, name, device, metric",

@@ -163,6 +163,8 @@ export interface Finding {
   unaffected_step_ns: number | null;
   gaps_end_at: string | null;
   further: FurtherRepair | null;
+  includes_gain_of: Record<string, "all" | "some">;
+  after_findings: boolean;
 }
 
 export interface Location {
