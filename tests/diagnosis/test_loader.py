@@ -12,9 +12,11 @@ from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
 from tests.support.loading import Batch, loading, mean_step
 
+from stepscope.api import Job
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.render.terminal import print_diagnosis
 from stepscope.simulation.pace import LOADED
+from stepscope.trace.errors import UsageError
 
 WORK = 6_000.0
 """What a step takes without waiting, us."""
@@ -146,3 +148,21 @@ def test_batches_that_were_ready_before_the_capture(tmp_path: Path) -> None:
     assert "--warmup 20" in (first.next_capture or "")
     # the mean of these steps hides how long they take in the long run
     assert figures(first)["step_ns"] < 0.9 * sustained * 1e3
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+def test_a_stated_number_of_workers_is_the_one_that_is_captured(
+    tmp_path: Path, *, fetches: bool
+) -> None:
+    today = loading(workers=2, batch_us=33_000.0, step_us=WORK)
+    trace = captured(today[100:124], fetches=fetches).trace(tmp_path)
+    job = Job([trace.folder])
+    more = job.whatif(["workers=2:4"])
+    assert more.predicted_step_ns < more.measured_step_ns
+    with pytest.raises(UsageError, match=r"rank 0 shows .*workers?, not 0; state"):
+        job.whatif(["workers=0:4"])
+    if fetches:
+        with pytest.raises(UsageError, match=r"shows 2 workers, not 4; .*\(workers=4\)"):
+            job.whatif(["workers=4:4"])
+    else:  # that there are some is known, not how many
+        assert job.whatif(["workers=4:4"]).changes
