@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.collectives import kinds
+from stepscope.collectives.calls import Participant, job_calls
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.engine import replay
@@ -111,9 +111,9 @@ def _refuse(change: MicroBatches, facts: Sequence[Facts], subjects: Sequence[Sub
     if len(subjects) < 2:
         raise UsageError(f"{wanted}: a pipeline has several stages; give the captures of all ranks")
     for subject, one in zip(subjects, facts, strict=True):
-        texts = one.gpu.ops.texts["name"]
-        kind = np.array([kinds.kind_of_kernel(text) for text in texts] + [kinds.UNKNOWN])
-        sends = one.gpu.is_communication & (kind[one.gpu.ops["name"]] == kinds.POINT_TO_POINT)
+        calls = job_calls([Participant(one.rank, one.gpu, one.read, one.rank)]).calls[0]
+        sends = np.zeros(len(one.gpu.ops), bool)
+        sends[calls.op[calls.point_to_point]] = True  # not the messages of all-to-alls
         count = int(launches(subject, sends).sum())
         if not count:
             raise UsageError(f"{wanted}: rank {one.rank} sends nothing to a neighbour; no pipeline")
