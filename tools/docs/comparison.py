@@ -19,6 +19,7 @@ from stepscope.compare import (
     stored,
     trend,
     tried,
+    work,
 )
 from stepscope.compare.history import folder, model, postgres, sqlite
 from tools.docs.markdown import code, constants, prose, table
