@@ -222,11 +222,11 @@ def _message(
     setup: list[SetupDifference],
 ) -> str:
     times = f"{milliseconds(step.before_ns)} before, {milliseconds(step.after_ns)} after"
-    doubt = [item.message for item in setup if item.name == WORK]
-    if doubt:
-        rest = [item for item in setup if item.name != WORK]
-        stated = doubt[0][0].upper() + doubt[0][1:]
-        return f"{stated}. If they do the same: {_message(verdict, step, causes, certain, rest)}"
+    for item in setup:
+        if item.name == WORK:
+            rest = [other for other in setup if other.name != WORK]
+            whole = _message(verdict, step, causes, certain, rest)
+            return f"{item.message[0].upper()}{item.message[1:]}. If they do the same: {whole}"
     confounding = ", ".join(item.name for item in setup if item.weight == "confounds")
     if verdict == "not_comparable":
         stated = (

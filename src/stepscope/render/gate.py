@@ -98,8 +98,8 @@ def _headline(g: GateResult) -> str:
     bad = sum(c.status == "fail" for c in g.checks)
     unknown = sum(c.status == "cannot_tell" for c in g.checks)
     if g.passed:
-        told = len(g.checks) - unknown
-        stated = f"Passed: {told} of {len(g.checks)} checks" if told else "Nothing failed"
+        judged = len(g.checks) - unknown
+        stated = f"Passed: {judged} of {len(g.checks)} checks" if judged else "Nothing failed"
         unjudged = f", {unknown} cannot be told" if unknown else ""
         return f"{stated}{unjudged}; the step takes {step}"
     parts = [f"{bad} of {len(g.checks)} checks fail"] if bad else []
