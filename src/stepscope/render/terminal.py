@@ -91,6 +91,7 @@ def _about(diagnosis: Diagnosis) -> str:
     if trace.steps == 1:
         time = milliseconds(step.mean)
         steps = "no step found" if trace.step.kind == "whole_capture" else "1 step"
+    time += budget.longest(diagnosis)
     name = f"{len(trace.paths)} inputs"
     if len(trace.paths) == 1:
         path = trace.paths[0]
@@ -191,9 +192,9 @@ def _finding(
             (
                 3,
                 Text(
-                    f"{milliseconds(finding.time_ns_per_step)} {budget.per_step(diagnosis)}, "
-                    f"{percent(finding.share_of_step)}; once fixed, the "
-                    f"{budget.step_noun(diagnosis)} takes about "
+                    f"{milliseconds(finding.time_ns_per_step)} {budget.per_step(diagnosis)}"
+                    f"{budget.whose(diagnosis, finding)}, {percent(finding.share_of_step)}; once "
+                    f"fixed, {budget.which(diagnosis, finding)} takes about "
                     f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
                     f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)
