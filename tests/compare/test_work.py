@@ -18,6 +18,7 @@ from stepscope.compare.trend import trend
 from stepscope.compare.work import work_of
 from stepscope.render.compare import compare_text
 from stepscope.render.gate import gate_text
+from stepscope.trace.errors import UsageError
 
 CAPTURES = Path(__file__).parents[1] / "data" / "captures"
 SLOW, FAST = (9_000_000,) * 40, (4_000_000,) * 40
@@ -127,6 +128,16 @@ def test_a_baseline_of_another_program_cannot_judge() -> None:
     # what is asked of the run alone still fails
     found = gate([GPT], [CNN], Rules(limits={"step_ms": 5.0}), lambda _: 0.0)
     assert not found.passed
+
+
+def test_captures_of_one_side_are_of_one_program() -> None:
+    for judge in (
+        lambda: compare([GPT, CNN], [GPT]),
+        lambda: compare([GPT], [GPT, CNN]),
+        lambda: gate([GPT, CNN], [], Rules(limits={"step_ms": 9.0}), lambda _: 0.0),
+    ):
+        with pytest.raises(UsageError, match="as runs of the same code, and do different work"):
+            judge()
 
 
 def profiles(*names: str) -> dict[str, Profile]:

@@ -28,7 +28,7 @@ from stepscope.compare.result import (
 )
 from stepscope.compare.setup import beyond, noise_between, setup_differences
 from stepscope.compare.statistics import Difference, difference, mean_error
-from stepscope.compare.work import WORK, does_other_work
+from stepscope.compare.work import WORK, does_other_work, refuse_other_programs
 from stepscope.trace.units import milliseconds, signed_milliseconds, signed_percent
 
 _FEW_STEPS = 20
@@ -58,7 +58,12 @@ def compare(
             default what :func:`~stepscope.compare.setup.noise_between` assumes.
         repeats: how whoever asks gives further captures of both sides; options that another
             command has are no help.
+
+    Raises:
+        UsageError: captures of one side are of different programs.
     """
+    for side in (before, after):
+        refuse_other_programs(side)
     a, b = merged(before), merged(after)
     run_noise = noise_between(a, b) if run_noise is None else run_noise
     measured = difference(

@@ -20,7 +20,7 @@ from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
 from stepscope.compare.setup import beyond, noise_between
 from stepscope.compare.statistics import difference
-from stepscope.compare.work import WORK, does_other_work
+from stepscope.compare.work import WORK, does_other_work, refuse_other_programs
 from stepscope.trace.errors import StepscopeError, UsageError
 from stepscope.trace.units import milliseconds, signed_percent
 
@@ -119,6 +119,7 @@ def gate(
                 f"{now.devices}: captures of one call must be runs of the same job; judge them in "
                 "calls of their own"
             )
+    refuse_other_programs(runs)
     checks = [_budget(name, limit, now) for name, limit in rules.limits.items()]
     asked: list[SqlLimit | CellLimit] = [*rules.figures, *rules.cells]
     checks += [_figure(item, compute) for item in asked]

@@ -15,6 +15,7 @@ from typing import Final, Literal
 
 from stepscope.compare.profile import KernelUse, Profile
 from stepscope.compare.result import SetupDifference
+from stepscope.trace.errors import UsageError
 
 WORK: Final = "work"
 """Name of the difference in the set-up."""
@@ -125,6 +126,21 @@ def other_work(before: Profile, after: Profile) -> SetupDifference | None:
     ]
     stated = _OTHER if work.judged == "other" else f"perhaps {_OTHER}"
     return SetupDifference(WORK, counts[0], counts[1], "confounds", f"{stated}: {work.figures}")
+
+
+def refuse_other_programs(runs: Sequence[Profile]) -> None:
+    """Refuse captures that are given as runs of the same code and are of different programs.
+
+    Raises:
+        UsageError: one of them does other work than the first.
+    """
+    for run in runs[1:]:
+        found = other_work(runs[0], run)
+        if found is not None and does_other_work([found]):
+            raise UsageError(
+                f"{', '.join(runs[0].paths)} and {', '.join(run.paths)} are given as runs of the "
+                f"same code, and do {found.message}; give them apart, or begin another baseline"
+            )
 
 
 def does_other_work(setup: Sequence[SetupDifference]) -> bool:
