@@ -52,7 +52,7 @@ from stepscope.diagnosis.result import (
     StepTime,
     TraceSummary,
 )
-from stepscope.diagnosis.sentence import filled
+from stepscope.diagnosis.sentence import costing, filled
 from stepscope.diagnosis.side_by_side import outlier_rows, rank_rows
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_figures, unexplained_warning
@@ -165,8 +165,8 @@ def diagnose(
         warnings=[
             *_warnings(reference, findings, about, unclaimed),
             *(
-                f"{title} takes {shown(time.value, time.unit)} per step beside something that "
-                "takes as long: fixing it alone would gain nothing"
+                f"{title}: {shown(time.value, time.unit)} per step, beside something that takes as "
+                "long; fixing it alone would gain nothing"
                 for title, time in hidden.items()
             ),
             *assumptions,
@@ -300,7 +300,8 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
     summary = filled(detection.message, evidence, detection.texts)
     if known:
         costs = _PARTLY if item.is_partial else _COSTS
-        summary = f"{cause.title} {filled(costs, evidence, {'whose': whose})}: {summary}"
+        texts = {"costs": costing(cause.title), "whose": whose}
+        summary = f"{cause.title} {filled(costs, evidence, texts)}: {summary}"
         if item.is_partial:
             summary += "; " + filled(_limit(item), evidence, {})
         if item.recording_hides_gain:
@@ -373,10 +374,10 @@ def _whose(case: Case) -> str:
     return "" if case.step_ns > SAME_STEP * longest.step_ns else f" of rank {case.rank}"
 
 
-_COSTS: Final = "costs {time_ns_per_step} of each {step_ns} step{whose}"
+_COSTS: Final = "{costs} {time_ns_per_step} of each {step_ns} step{whose}"
 _PARTLY = (
-    "costs {observed_ns_per_step} of each {step_ns} step{whose}, of which fixing it alone recovers "
-    "{time_ns_per_step}"
+    "{costs} {observed_ns_per_step} of each {step_ns} step{whose}, of which fixing it alone "
+    "recovers {time_ns_per_step}"
 )
 _GAIN_SQL = (
     "SELECT greatest(step_ns - predicted_step_ns, 0) FROM prediction WHERE cause = '{cause}' "

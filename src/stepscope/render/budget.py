@@ -111,23 +111,24 @@ def or_less(finding: Finding) -> str:
 def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     """What the first finding costs, and the step without it."""
     from stepscope.diagnosis.cause import causes
+    from stepscope.diagnosis.sentence import costing
     from stepscope.render.text import milliseconds
 
     value = {e.figure: e.value for e in first.evidence}
     noun = step_noun(diagnosis)
     on_rank = f" on {ranks_text(first.ranks)}" if diagnosis.trace.ranks > 1 else ""
     cause = f"{causes()[first.cause].title}{on_rank}"
-    cost = milliseconds(first.time_ns_per_step)
+    cost, verb = milliseconds(first.time_ns_per_step), costing(causes()[first.cause].title)
     rank = whose(diagnosis, first)
     there = " there" if rank and len(first.ranks) == 1 else rank
     step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}{there}"
     if value.get("observed_ns_per_step", 0) > first.time_ns_per_step:
         return (
-            f"{cause} costs {milliseconds(value['observed_ns_per_step'])} {step}; fixing it alone "
+            f"{cause} {verb} {milliseconds(value['observed_ns_per_step'])} {step}; fixing it alone "
             f"recovers {cost}."
         )
     return (
-        f"{cause} costs {cost} {step}; once fixed, {which(diagnosis, first)} takes about "
+        f"{cause} {verb} {cost} {step}; once fixed, {which(diagnosis, first)} takes about "
         f"{milliseconds(first.predicted_step_ns)}{or_less(first)}."
     )
 
