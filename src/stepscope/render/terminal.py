@@ -176,8 +176,8 @@ def _label(part: budget.Part) -> str:
 def _without_times(message: str) -> str:
     """The sentence without its times, which stand in the headline and the next line."""
     costs, colon, reason = message.partition(": ")
-    said = re.match(r"(.*?) costs? \d", costs)
-    return f"{said[1]}: {reason}" if colon and said is not None else message
+    cause = re.match(r"(.*?) costs? \d", costs)
+    return f"{cause[1]}: {reason}" if colon and cause is not None else message
 
 
 def _taken(finding: Finding, diagnosis: Diagnosis) -> str:
