@@ -38,6 +38,17 @@ PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(256)) * 8
 KINETO_HEAD = '{"schemaVersion": 1, "deviceProperties": [], "traceEvents": ['
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [(("steps", "x", "--limit", "many"), "'many' is not a whole number"),
+     (("compare", "a", "b", "--run-noise", "some"), "'some' is not a number")],
+)  # fmt: skip
+def test_what_is_no_number_is_said_without_names_of_types(
+    stepscope: Stepscope, arguments: tuple[str, ...], words: str
+) -> None:
+    assert stepscope.refuses(*arguments).endswith(words)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Where the input lies, apart from the cache."""

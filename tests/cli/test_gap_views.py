@@ -10,6 +10,8 @@ import pytest
 from tests.cli.command import Stepscope
 from tests.support.captures import DATA, unpack
 
+from stepscope.render import gaps as views
+
 
 @pytest.fixture(scope="module")
 def capture() -> Path:
@@ -71,3 +73,16 @@ def test_what_cannot_be_shown_is_said(
     assert done.stdout == ""
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_sums_of_a_job_say_that_they_are_means(reader: Stepscope) -> None:
+    ranks = [unpack(DATA.parent / "ranks" / f"ddp_imbalance.rank{n}.sqlite.xz") for n in (0, 1)]
+    assert "% (mean of 2 GPUs); times in ms" in reader("gaps", *ranks).stdout.splitlines()[0]
+    one = reader("gaps", *ranks, "--rank", "1").stdout.splitlines()[0]
+    assert "mean" not in one
+
+
+def test_causes_of_no_share_are_left_out() -> None:
+    almost = "host_sync 996000, launch_bound 3000, small_kernels 1000"
+    assert views._causes(almost) == "host_sync 100 %"
+    assert views._causes("host_sync 60, launch_bound 40") == "host_sync 60 %, launch_bound 40 %"

@@ -65,6 +65,14 @@ def test_the_same_step_of_all_devices_stands_together() -> None:
     assert len(lines) == 4 + 20 + 2
 
 
+def test_ranks_that_count_from_another_step_are_put_beside_it() -> None:
+    table = views.in_step_order(steps(2, 3), {0: 0, 1: 1})
+    both = zip(table.column("step").to_pylist(), table.column("rank").to_pylist(), strict=True)
+    assert list(both) == [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (2, 1)]
+    assert "since each rank's own recording began" in views.steps_text(table, 0, None)
+    assert "recording" not in views.steps_text(steps(1, 3), 0, None)
+
+
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_views_fit_the_width(width: int) -> None:
     texts = [views.steps_text(steps(4, 12, steady_from=1), 20, width),

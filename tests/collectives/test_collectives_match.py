@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -10,6 +13,7 @@ from tests.support.ranks import ALL_REDUCE, Op, collective_times, participant
 
 from stepscope.collectives import kinds
 from stepscope.collectives.clocks import Line
+from stepscope.collectives.job import Collectives
 from stepscope.collectives.match import Matched, match
 
 US = 1000
@@ -320,3 +324,23 @@ def test_bus_bandwidth_factors_of_nccl_tests() -> None:
     names = ["all_reduce", "all_gather", "reduce_scatter", "broadcast", "send_recv", "all_to_all"]
     factor = kinds.bus_factor(np.array([kinds.CODE[n] for n in names]), np.full(6, 8))
     assert factor.tolist() == [1.75, 0.875, 0.875, 1.0, 1.0, 0.875]
+
+
+@pytest.mark.parametrize(("skipped", "ahead"), [(0, 0), (1, 1), (3, 3)])
+def test_steps_of_a_capture_that_begins_later_have_other_numbers(skipped: int, ahead: int) -> None:
+    """Four collectives a step of 5 ms; the recording of rank 1 begins so many steps later."""
+    starts, ends = collective_times(60, 2, seed=3)
+    per_step = 4
+    sides = []
+    for rank, first in ((0, 0), (1, skipped)):
+        times = list(zip(starts[rank], ends[rank], strict=True))[first * per_step :]
+        bounds = [start for start, _ in times[::per_step]] + [times[-1][1]]
+        explained = SimpleNamespace(bounds_ns=np.array(bounds) - 1)
+        sides.append((participant(rank, [Op(s, e) for s, e in times]), explained))
+    participants = [one for one, _ in sides]
+    for one, explained in sides:
+        explained.gpu = one.gpu
+    matched = match(participants)
+    assert matched is not None
+    job = Collectives(participants, [cast("Any", explained) for _, explained in sides], matched)
+    assert job.steps_ahead == [0, ahead]

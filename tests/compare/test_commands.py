@@ -72,7 +72,15 @@ def test_a_capture_against_itself_and_a_trend(captures: tuple[str, str]) -> None
 
 @pytest.mark.parametrize(
     "arguments",
-    [[], ["a"], ["a", "b", "--before", "c"], ["--before", "c"], ["a", "b", "c", "-f", "html"]],
+    [
+        [],
+        ["a"],
+        ["a", "b", "--before", "c"],
+        ["--before", "c"],
+        ["a", "b", "c", "-f", "html"],
+        ["a", "b", "--by", "tree", "--run-noise", "0.1"],
+        ["a", "b", "--by", "name", "--repeat-after", "c"],
+    ],
 )
 def test_a_wrong_comparison_is_one_sentence(arguments: list[str]) -> None:
     with pytest.raises(UsageError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -12,9 +14,12 @@ from tests.diagnosis.test_time_causes import diagnosed, figures
 from tests.support.build import Build
 from tests.support.loading import Batch, loading, mean_step
 
+from stepscope.api import Job
+from stepscope.diagnosis.sentence import unsupported
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.render.terminal import print_diagnosis
 from stepscope.simulation.pace import LOADED
+from stepscope.trace.errors import UsageError
 
 WORK = 6_000.0
 """What a step takes without waiting, us."""
@@ -146,3 +151,48 @@ def test_batches_that_were_ready_before_the_capture(tmp_path: Path) -> None:
     assert "--warmup 20" in (first.next_capture or "")
     # the mean of these steps hides how long they take in the long run
     assert figures(first)["step_ns"] < 0.9 * sustained * 1e3
+
+
+@pytest.mark.parametrize("fetches", [True, False])
+def test_a_stated_number_of_workers_is_the_one_that_is_captured(
+    tmp_path: Path, *, fetches: bool
+) -> None:
+    today = loading(workers=2, batch_us=33_000.0, step_us=WORK)
+    trace = captured(today[100:124], fetches=fetches).trace(tmp_path)
+    job = Job([trace.folder])
+    more = job.whatif(["workers=2:4"])
+    assert more.predicted_step_ns < more.measured_step_ns
+    with pytest.raises(UsageError, match=r"rank 0 shows .*workers?, not 0; state"):
+        job.whatif(["workers=0:4"])
+    if fetches:
+        with pytest.raises(UsageError, match=r"shows 2 workers, not 4; .*\(workers=4\)"):
+            job.whatif(["workers=4:4"])
+    else:  # that there are some is known, not how many
+        assert job.whatif(["workers=4:4"]).changes
+
+
+def test_a_finding_on_a_rank_of_shorter_steps_says_whose_step_it_means(tmp_path: Path) -> None:
+    # rank 1 waits for batches every step of 16 ms, and rank 0 computes for 40 ms
+    busy = Build()
+    for k in range(24):
+        at = 40_000.0 * k
+        busy.range(at, at + 40_000, "step 1")
+        busy.kernel(at + 10, at + 39_990, call=(at + 2, at + 6), name="k0")
+    today = loading(workers=2, batch_us=33_000.0, step_us=WORK)
+    folders = []
+    for rank, build in enumerate((busy, captured(today[100:124]))):
+        (tmp_path / f"rank{rank}").mkdir()
+        folders.append(build.trace(tmp_path / f"rank{rank}", rank=rank, world_size=2).folder)
+    found = Job(folders).diagnose()
+    first = found.findings[0]
+    assert (first.cause, first.ranks) == ("input_starvation", [1])
+    assert re.search(r"costs [\d.]+ ms of each [\d.]+ ms step of rank 1[:,]", first.message)
+    assert unsupported(first.message, first.evidence, first.names) == []
+    console = Console(width=2000, file=io.StringIO())
+    print_diagnosis(found, console)
+    text = cast("io.StringIO", console.file).getvalue()
+    assert re.search(r"on rank 1 costs [\d.]+ ms of each [\d.]+ ms step there; fixing", text)
+    assert re.search(r"per step of rank 1, of which fixing it alone recovers [\d.]+ .s,", text)
+    assert "%; once fixed, its step takes about" in text
+    assert "mean 40.0 ms" in text
+    assert "on rank 0, the longest" in text

@@ -11,7 +11,7 @@ from tests.support.build import Build
 
 from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
-from stepscope.diagnosis.sentence import unsupported
+from stepscope.diagnosis.sentence import costing, unsupported
 
 STEPS = 12
 
@@ -346,3 +346,7 @@ def test_a_pause_that_begins_with_the_end_of_the_step_before(tmp_path: Path, nam
         assert "nothing in the capture says why" in first.message
         assert first.next_capture is not None
         assert "--gc" in first.next_capture
+
+
+def test_titles_of_several_take_their_verb() -> None:
+    assert [costing(title) for title in ("Small kernels", "Step jitter")] == ["cost", "costs"]

@@ -257,6 +257,13 @@ def test_a_pipeline_is_cut_otherwise(now: int, then: int, within: float, tmp_pat
     assert found.validity == "extrapolated"
 
 
+def test_a_pipeline_has_a_message_for_each_micro_batch(tmp_path: Path) -> None:
+    # the first stage sends four micro-batches on, and gets four gradients
+    job = played(tmp_path, gpipe(4, 4, lambda _: 1000.0), ahead=True)
+    with pytest.raises(UsageError, match=r"rank 0 has 8 messages .* too few for 9 micro-batches"):
+        job.whatif(["micro_batches=9:16"])
+
+
 def test_a_link_is_fitted_through_its_messages() -> None:
     size = np.array([1 << 20, 1 << 20, 1 << 24, 1 << 24, 1 << 26])
     link = Link(5_000, 250.0, "", measured=True)

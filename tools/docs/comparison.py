@@ -19,6 +19,7 @@ from stepscope.compare import (
     stored,
     trend,
     tried,
+    work,
 )
 from stepscope.compare.history import folder, model, postgres, sqlite
 from tools.docs.markdown import code, constants, prose, table
@@ -100,7 +101,7 @@ def comparison_parts() -> list[str]:
     rows = [
         (code(name), f"{value:,}" if isinstance(value, int) else f"{value:g}", prose(doc))
         for module in (
-            *(statistics, setup, kernels, changepoints, stored),
+            *(statistics, setup, work, kernels, changepoints, stored),
             *(sqlite, folder, postgres),
         )
         for name, (value, doc) in constants(module).items()

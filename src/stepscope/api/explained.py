@@ -183,6 +183,13 @@ class Explained:
         return {process: rank for rank, process in enumerate(sorted(distinct))}
 
     @cached_property
+    def steps_ahead(self) -> dict[int, int]:
+        """What to add to the step numbers of each rank for those of the first one."""
+        collectives = self.view.collectives
+        ahead = collectives.steps_ahead if collectives is not None else [0] * len(self.devices)
+        return {device.rank: more for device, more in zip(self.devices, ahead, strict=True)}
+
+    @cached_property
     def simulation(self) -> Simulation:
         """The job as it can be replayed, with or without changes.
 

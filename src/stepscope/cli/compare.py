@@ -85,10 +85,10 @@ def command(
 
     if output is not None:
         options.refuse_inputs(output)
+    of_runs = bool(repeat_before or repeat_after or run_noise is not None)
     reports = [is_kernel_report(path) for path in (*runs, *before, *after)]
     if any(reports):
-        _reports([*runs, *before, *after], all(reports), format_, output,
-                 bool(repeat_before or repeat_after or run_noise is not None))  # fmt: skip
+        _reports([*runs, *before, *after], all(reports), format_, output, of_runs)
         return
     named = [[path] for path in runs]
     if before or after:
@@ -102,7 +102,7 @@ def command(
     if run_noise is not None and not 0 <= run_noise <= 1:  # nan passes every range of click's
         raise UsageError("--run-noise is a share between 0 and 1, as in 0.05 for 5 %")
     if by is not None:
-        _operators(named, by, format_, output, opening)
+        _operators(named, by, format_, output, opening, of_runs)
         return
     if format_ == "csv":
         raise UsageError(
@@ -128,13 +128,22 @@ def command(
 
 
 def _operators(
-    named: list[list[str]], by: str, format_: str, output: str | None, opening: OpenOptions
+    named: list[list[str]],
+    by: str,
+    format_: str,
+    output: str | None,
+    opening: OpenOptions,
+    of_runs: bool,
 ) -> None:
     """Compare the operators of two runs."""
     from stepscope.api.runs import compare_trees
     from stepscope.render import compare_tree
     from stepscope.trace.errors import UsageError
 
+    if of_runs:
+        raise UsageError(
+            f"--by {by} adds up what two captures hold, and takes no repeats and no --run-noise"
+        )
     if len(named) != 2:
         raise UsageError(f"--by {by} compares two runs: stepscope compare BEFORE AFTER --by {by}")
     if format_ == "html":

@@ -74,6 +74,7 @@ def command(
         single = None
         if format_ in ("column", "markdown"):
             single = job.idle_gaps("gap", step=only_step, rank=rank).slice(0, _SINGLE)
-        summary = (render.sums_text(single), render.sums_markdown(single))
+        mean = len(job.explained.devices) if rank is None else 1
+        summary = (render.sums_text(single, mean), render.sums_markdown(single, mean))
         options.write_view(table, format_, "stepscope.gaps/1", limit, *summary)
     options.warn_of_problems(job)

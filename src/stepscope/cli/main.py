@@ -96,7 +96,7 @@ def main() -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         _show_help(error)
     except click.ClickException as error:
-        _fail(error.format_message(), 2)
+        _fail(_in_words(error.format_message()), 2)
     except (click.Abort, KeyboardInterrupt):
         _end_interrupted()
     except BrokenPipeError:
@@ -274,6 +274,14 @@ def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
     with contextlib.suppress(OSError):
         click.echo(error.format_message(), err=True)
     sys.exit(2)
+
+
+def _in_words(message: str) -> str:
+    """A message of click's without the names of its own types."""
+    for kind, words in (("integer", "a whole number"), ("float", "a number")):
+        for name in (f"a valid {kind} range.", f"a valid {kind}."):
+            message = message.replace(f"is not {name}", f"is not {words}")
+    return message
 
 
 def _refuse(error: StepscopeError) -> NoReturn:

@@ -39,19 +39,24 @@ def command(
 
     job = Job(paths, **opening)
     table = job.steps
+    if format_ in ("column", "markdown") or brief:
+        ahead = job.explained.steps_ahead
+        table = views.in_step_order(table, ahead)
     if brief:
         options.write(views.steps_brief(table, limit))
         return
-    if format_ in ("column", "markdown"):
-        table = views.in_step_order(table)
     shown = (views.steps_text, views.steps_markdown)
     options.write_view(table, format_, "stepscope.steps/1", limit, *shown)
     options.warn_of_problems(job)
     if format_ == "column":
         from stepscope.render.text import clean
 
+        first = next(iter(ahead), 0)
         for rank, explanation in job.explained.explanations:
             notes = [explanation.steps.message, explanation.set_aside]
+            if ahead.get(rank):
+                later = max(ahead[rank], 0)
+                notes.append(f"its step {later - ahead[rank]} is step {later} of rank {first}")
             stated = "; ".join(note for note in notes if note)
             line = f"rank {rank} device {explanation.gpu.device}: {stated}"
             click.echo(clean(line, 400), err=True)

@@ -28,7 +28,7 @@ from stepscope.collectives.late import Lateness, lateness, own_time, recording_i
 from stepscope.collectives.match import Matched, match
 from stepscope.collectives.parallel import Guess, guesses
 from stepscope.intervals import overlap_per_window
-from stepscope.intervals.distinct import among, distinct_values
+from stepscope.intervals.distinct import among, distinct_values, with_counts
 from stepscope.trace.frame import AnyArray, IntArray
 
 _MATCHED: Final = 0.5
@@ -178,6 +178,25 @@ class Collectives:
             return np.full(len(time_ns), -1, np.int64)
         at = np.searchsorted(begin, time_ns, side="right") - 1
         return np.where((at >= 0) & (time_ns < end[np.maximum(at, 0)]), at, -1)
+
+    @cached_property
+    def steps_ahead(self) -> list[int]:
+        """What to add to the step numbers of each device for those of the first one.
+
+        Each capture counts its own steps from 0: where recording began in another step, the same
+        number is another step, as the operations tell in which both take part.
+        """
+        numbers = [np.full(len(self.matched.instances), -1, np.int64) for _ in self.participants]
+        for mine, e, rank in zip(numbers, self.explained, self.matched.ranks, strict=True):
+            step = np.searchsorted(e.bounds_ns, e.gpu.ops["start_ns"][rank.op], side="right") - 1
+            mine[rank.instance] = np.where(step < len(e.bounds_ns) - 1, step, -1)
+        found = []
+        for mine in numbers:
+            both = (mine >= 0) & (numbers[0] >= 0)
+            apart, count = with_counts((numbers[0] - mine)[both])
+            most = int(np.argmax(count)) if len(count) else 0
+            found.append(int(apart[most]) if len(count) and 2 * count[most] > count.sum() else 0)
+        return found
 
     @property
     def alone(self) -> bool:

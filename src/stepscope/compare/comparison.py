@@ -28,6 +28,7 @@ from stepscope.compare.result import (
 )
 from stepscope.compare.setup import beyond, noise_between, setup_differences
 from stepscope.compare.statistics import Difference, difference, mean_error
+from stepscope.compare.work import WORK, does_other_work, refuse_other_programs
 from stepscope.trace.units import milliseconds, signed_milliseconds, signed_percent
 
 _FEW_STEPS = 20
@@ -57,7 +58,12 @@ def compare(
             default what :func:`~stepscope.compare.setup.noise_between` assumes.
         repeats: how whoever asks gives further captures of both sides; options that another
             command has are no help.
+
+    Raises:
+        UsageError: captures of one side are of different programs.
     """
+    for side in (before, after):
+        refuse_other_programs(side)
     a, b = merged(before), merged(after)
     run_noise = noise_between(a, b) if run_noise is None else run_noise
     measured = difference(
@@ -67,7 +73,8 @@ def compare(
     low, high = beyond(measured, a, b, setup)
     verdict = _verdict(measured, low, high)
     stepless = [p for p in (a, b) if p.setup.get("steps_found_by") == "whole_capture"]
-    if stepless:
+    other = does_other_work(setup)
+    if stepless or other:
         verdict = "not_comparable"
     step = StepDifference(
         before_ns=round(a.step_ns),
@@ -88,12 +95,16 @@ def compare(
     kernels, floor, shift = kernel_differences(a, b)
     findings = _findings(a, b)
     certain = _certain(a, b, kernels, findings)
-    causes = causes_moved(step, parts, findings)
+    causes = [] if other else causes_moved(step, parts, findings)
     return Comparison(
         schema=SCHEMA,
         verdict=verdict,
         message=(
-            _stepless(stepless) if stepless else _message(verdict, step, causes, certain, setup)
+            _stepless(stepless)
+            if stepless
+            else _other_work(step, setup)
+            if other
+            else _message(verdict, step, causes, certain, setup)
         ),
         before=[p.paths for p in before],
         after=[p.paths for p in after],
@@ -107,7 +118,7 @@ def compare(
         operators=_places(a.operators, b.operators),
         collectives=_collectives(a, b),
         findings=findings,
-        predictions=_predictions(a, b, findings, measured),
+        predictions=[] if other else _predictions(a, b, findings, measured),
         setup=setup,
         warnings=_warnings(before, after, measured, run_noise, repeats),
         runs=[a, b],
@@ -199,6 +210,15 @@ def _stepless(runs: list[Profile]) -> str:
     )
 
 
+def _other_work(step: StepDifference, setup: list[SetupDifference]) -> str:
+    stated = next(item.message for item in setup if item.name == WORK)
+    times = f"{milliseconds(step.before_ns)} before and {milliseconds(step.after_ns)} after"
+    return (
+        f"Not comparable, the runs do {stated}; the steps take {times}, which says nothing of a "
+        "change to one program"
+    )
+
+
 def _message(
     verdict: Verdict,
     step: StepDifference,
@@ -207,6 +227,11 @@ def _message(
     setup: list[SetupDifference],
 ) -> str:
     times = f"{milliseconds(step.before_ns)} before, {milliseconds(step.after_ns)} after"
+    for item in setup:
+        if item.name == WORK:
+            rest = [other for other in setup if other.name != WORK]
+            whole = _message(verdict, step, causes, certain, rest)
+            return f"{item.message[0].upper()}{item.message[1:]}. If they do the same: {whole}"
     confounding = ", ".join(item.name for item in setup if item.weight == "confounds")
     if verdict == "not_comparable":
         stated = (

@@ -20,6 +20,7 @@ from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
 from stepscope.compare.setup import beyond, noise_between
 from stepscope.compare.statistics import difference
+from stepscope.compare.work import WORK, does_other_work, refuse_other_programs
 from stepscope.trace.errors import StepscopeError, UsageError
 from stepscope.trace.units import milliseconds, signed_percent
 
@@ -118,6 +119,7 @@ def gate(
                 f"{now.devices}: captures of one call must be runs of the same job; judge them in "
                 "calls of their own"
             )
+    refuse_other_programs(runs)
     checks = [_budget(name, limit, now) for name, limit in rules.limits.items()]
     asked: list[SqlLimit | CellLimit] = [*rules.figures, *rules.cells]
     checks += [_figure(item, compute) for item in asked]
@@ -125,13 +127,17 @@ def gate(
     if baseline:
         compared = compare(baseline, runs, run_noise=rules.run_noise, repeats=_REPEATS)
         checks.insert(0, _against(compared, baseline, runs, rules))
-        causes = causes_moved(compared.step, compared.parts, compared.findings)
-        changed = each_name_once([k for k in compared.kernels if k.changed])
-        kernels = [kernel_message(kernel) for kernel, _ in changed[:3]]
+        other = does_other_work(compared.setup)
+        causes = []
+        if not other:
+            causes = causes_moved(compared.step, compared.parts, compared.findings)
+            changed = each_name_once([k for k in compared.kernels if k.changed])
+            kernels = [kernel_message(kernel) for kernel, _ in changed[:3]]
         warnings = [
-            *(f"{s.name} differs: {s.message}" for s in compared.setup if s.weight == "confounds"),
-            *compared.warnings,
-        ]
+            f"{s.name} differs: {s.message}"
+            for s in compared.setup
+            if s.weight == "confounds" and not (other and s.name == WORK)  # the check says it
+        ] + compared.warnings
     if not checks:
         raise UsageError(NOTHING_ASKED)
     bad = [c for c in checks if c.status == "fail"]
@@ -189,6 +195,10 @@ def _against(
     )
     if compared.verdict == "not_comparable" and "no repeating step" in compared.message:
         return Check(BASELINE, "cannot_tell", None, None, compared.message)
+    if does_other_work(compared.setup):
+        stated = next(s.message for s in compared.setup if s.name == WORK)
+        message = f"no baseline for this run, which does {stated}; store one with captures of it"
+        return Check(BASELINE, "cannot_tell", None, None, message)
     slower = found.ratio - 1
     # what the set-up may explain by itself is not held against the code
     least, _ = beyond(found, merged(baseline), merged(runs), compared.setup)

@@ -270,7 +270,8 @@ class Comparison(msgspec.Struct, frozen=True):
     Attributes:
         schema: name and version of this contract.
         verdict: ``faster``, ``slower``, ``no_difference`` (none that these runs can show) or
-            ``not_comparable`` (the set-up alone may explain the difference).
+            ``not_comparable`` (the set-up alone may explain the difference, or the runs do
+            different work).
         message: the answer in one sentence.
         before: inputs before, one list a run.
         after: inputs after, one list a run.

@@ -8,6 +8,7 @@ from typing import Final
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import SetupDifference
 from stepscope.compare.statistics import HOST_NOISE, Difference, assumed_noise
+from stepscope.compare.work import other_work
 
 HOST_PACE: Final = 1.25
 """Ratio of the lengths of the shortest launching calls (lower decile) from which on the hosts
@@ -99,13 +100,16 @@ def setup_differences(before: Profile, after: Profile) -> list[SetupDifference]:
 
 
 def _work(before: Profile, after: Profile) -> list[SetupDifference]:
-    """Signs that the runs do another amount of work: batch, shapes, precision."""
+    """Signs that the runs do other work, or another amount of it: batch, shapes, precision."""
     found = []
     copied = [p.figures.get("copied_bytes_per_step", 0) for p in (before, after)]
     if abs(copied[0] - copied[1]) > 0.02 * max(copied):
         shown = (f"{copied[0]:,.0f} bytes", f"{copied[1]:,.0f} bytes")
         message = "another amount is copied to the device in each step: perhaps another batch"
         found.append(_difference("copied_per_step", shown, False, message))
+    other = other_work(before, after)
+    if other is not None:
+        return [*found, other]
     shapes = [_shapes(p) for p in (before, after)]
     if shapes[0] and shapes[1]:
         common = sum(min(shapes[0].get(key, 0), shapes[1].get(key, 0)) for key in shapes[0])

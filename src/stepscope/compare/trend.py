@@ -10,6 +10,7 @@ import msgspec
 from stepscope.compare.comparison import compare
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import Verdict
+from stepscope.compare.work import WORK
 
 SCHEMA: Final = "stepscope.trend/2"
 _REPEATS: Final = "compare two of the runs with --repeat-before and --repeat-after"
@@ -78,6 +79,11 @@ def trend(runs: Sequence[Profile], *, run_noise: float | None = None) -> Trend:
                 moved=part.part if part else None,
                 moved_ns=part.difference_ns if part else 0,
             )
+        )
+        warnings |= dict.fromkeys(
+            f"{', '.join(run.paths)} and the run before: {item.message}"
+            for item in last.setup
+            if item.name == WORK
         )
         warnings |= dict.fromkeys(last.warnings)
     return Trend(SCHEMA, rows, list(warnings))

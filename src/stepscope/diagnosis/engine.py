@@ -35,6 +35,7 @@ from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
 from stepscope.diagnosis.ranking import HIGH, INSUFFICIENT, Ranked, reported, severity_of
 from stepscope.diagnosis.reliability import gaps_end_at, unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import (
+    SAME_STEP,
     SCHEMA,
     Combined,
     DeviceAccounting,
@@ -50,7 +51,7 @@ from stepscope.diagnosis.result import (
     StepTime,
     TraceSummary,
 )
-from stepscope.diagnosis.sentence import filled
+from stepscope.diagnosis.sentence import costing, filled
 from stepscope.diagnosis.side_by_side import outlier_rows, rank_rows
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_warning
@@ -168,8 +169,8 @@ def diagnose(
         warnings=[
             *_warnings(reference, findings, about, warned, unclaimed),
             *(
-                f"{title} takes {shown(time.value, time.unit)} per step beside something that "
-                "takes as long: fixing it alone would gain nothing"
+                f"{title}: {shown(time.value, time.unit)} per step, beside something that takes as "
+                "long; fixing it alone would gain nothing"
                 for title, time in hidden.items()
             ),
             *assumptions,
@@ -220,7 +221,10 @@ def _step_summary(reference: Case, about: dict[str, Evidence], options: StepOpti
 
 
 def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dict[str, Evidence]]:
-    """The findings, and the time of each cause whose repair alone gains nothing, by its title."""
+    """The findings, and the time of each cause whose repair alone gains nothing, by its title.
+
+    In a job, the title says whose time it is.
+    """
     worth = reported(found)
     findings: list[Finding] = []
     for item in worth:
@@ -233,7 +237,8 @@ def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dic
         if item not in worth:
             name = f"{item.cause.id}.observed_ns_per_step"
             figure = _with_time(Figure(name, "ns", "{time}"), item.cause.id, _time_sql(item))
-            hidden[item.cause.title] = evaluated(figure, item.case, compute)
+            on_rank = f" on rank {item.case.rank}" if len(item.case.job.cases) > 1 else ""
+            hidden[item.cause.title + on_rank] = evaluated(figure, item.case, compute)
     return findings, hidden
 
 
@@ -290,6 +295,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(f"further_{name}", "ns", predicted_sql(column, further_id(cause.id)))
             for name, column in _PREDICTED.items()
         ]
+    whose = _whose(case)
     unreliable, ending = why_unreliable(item), gaps_end_at(item)
     unaffected = unaffected_figure(item)
     figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
@@ -297,8 +303,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
     value = {e.figure: e.value for e in evidence}
     summary = filled(detection.message, evidence, detection.texts)
     if known:
-        costs = _PARTLY if item.is_partial else "costs {time_ns_per_step} of each {step_ns} step"
-        summary = f"{cause.title} {filled(costs, evidence, {})}: {summary}"
+        costs = _PARTLY if item.is_partial else _COSTS
+        texts = {"costs": costing(cause.title), "whose": whose}
+        summary = f"{cause.title} {filled(costs, evidence, texts)}: {summary}"
         if item.is_partial:
             summary += "; " + filled(_limit(item), evidence, {})
         if item.recording_hides_gain:
@@ -330,7 +337,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         root_cause=detection.root_cause,
         replay_error=item.predicted.replay_error,
         at_least=detection.at_least,
-        names=sorted(text.strip("'\"") for text in detection.texts.values()),
+        names=sorted(
+            [*(text.strip("'\"") for text in detection.texts.values()), *([whose] if whose else [])]
+        ),
         evidence=evidence,
         unreliable=unreliable,
         unaffected_step_ns=int(value["unaffected_step_ns"]) if unaffected is not None else None,
@@ -359,9 +368,20 @@ def _limit(item: Ranked) -> str:
 
 _ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
 
+
+def _whose(case: Case) -> str:
+    """Whose step a finding speaks of, in a job whose other ranks have longer ones.
+
+    Where ranks are recorded for a step or two, theirs begin and end at moments of their own.
+    """
+    longest = reference_of(case.job.cases)
+    return "" if case.step_ns > SAME_STEP * longest.step_ns else f" of rank {case.rank}"
+
+
+_COSTS: Final = "{costs} {time_ns_per_step} of each {step_ns} step{whose}"
 _PARTLY = (
-    "costs {observed_ns_per_step} of each {step_ns} step, of which fixing it alone recovers "
-    "{time_ns_per_step}"
+    "{costs} {observed_ns_per_step} of each {step_ns} step{whose}, of which fixing it alone "
+    "recovers {time_ns_per_step}"
 )
 _GAIN_SQL = (
     "SELECT greatest(step_ns - predicted_step_ns, 0) FROM prediction WHERE cause = '{cause}' "
@@ -426,6 +446,8 @@ def _warnings(
         assumptions.append(e.set_aside)
     if e.coverage.gpu < _NEARLY_ALL or e.coverage.time < _NEARLY_ALL:
         assumptions.append(filled(_OUTSIDE, about.values(), {}))
+    # these are about the device with the longest steps
+    on_rank = f"on rank {reference.rank}, " if len(reference.job.cases) > 1 else ""
     assumptions += rank_warnings(reference.job.view.collectives, findings, about)
     if measured := measured_warning(reference):
         assumptions.append(filled(measured, about.values(), {}))
@@ -433,10 +455,10 @@ def _warnings(
     unrecorded = (
         unrecorded_ns(reference, BUSY) + unrecorded_ns(reference, HOLE)
     ) / reference.step_ns
-    assumptions += [filled(one.template, about.values(), {}) for one in warned]
+    assumptions += [on_rank + filled(one.template, about.values(), {}) for one in warned]
     if unclaimed is None and not findings and idle - unrecorded > _NOTABLE:
         assumptions.append(
-            f"the GPU is idle for {percent(idle)} of the step, split over causes that are each "
-            "too small to report"
+            f"{on_rank}the GPU is idle for {percent(idle)} of the step, split over causes that are "
+            "each too small to report"
         )
     return assumptions

@@ -6,7 +6,7 @@ nanoseconds.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -15,6 +15,8 @@ from stepscope.trace.text import html_table
 from stepscope.trace.units import milliseconds
 
 SCHEMA = "stepscope.diagnosis/2"
+SAME_STEP: Final = 0.95
+"""Share of the longest step of a job's ranks from which on another rank's is the same step."""
 Severity = Literal["high", "medium", "low"]
 Part = Literal["all", "some"]
 

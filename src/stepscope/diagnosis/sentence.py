@@ -36,6 +36,11 @@ def filled(template: str, evidence: Iterable[Evidence], texts: Mapping[str, str]
     return _COUNTED.sub(place, template)
 
 
+def costing(title: str) -> str:
+    """The verb after the title of a cause: "Small kernels cost", "Step jitter costs"."""
+    return "cost" if title.endswith("kernels") else "costs"
+
+
 def _singular(noun: str) -> str:
     return noun.removesuffix("es") if noun.endswith("ches") else noun.removesuffix("s")
 

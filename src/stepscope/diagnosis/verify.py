@@ -93,8 +93,9 @@ def decoded(report: bytes) -> Diagnosis:
         known = _upgraded(known)
     elif schema != SCHEMA:
         raise InputError(
-            f"the report's schema is {schema!r}, not {SCHEMA!r}; write one with stepscope "
-            "diagnose --format json"
+            f"the report is no diagnosis ({SCHEMA}), "
+            + (f"its schema is {schema!r}" if schema else "it names no schema")
+            + "; write one with stepscope diagnose --format json"
         )
     try:
         return msgspec.convert(_with_current_names(known), type=Diagnosis)

@@ -74,9 +74,10 @@ def combined_text(diagnosis: Diagnosis) -> str:
     if both is None:
         return ""
     names = " and ".join(_inside(causes()[cause].title) for cause in both.causes)
+    whose = budget.whose(diagnosis, diagnosis.findings[0])
     how = "" if both.replayed else ", estimated from the two gains"
     return (
-        f"1 and 2 together ({names}): the {budget.step_noun(diagnosis)} takes about "
+        f"1 and 2 together ({names}): the {budget.step_noun(diagnosis)}{whose} takes about "
         f"{milliseconds(both.predicted_step_ns)} ({milliseconds(both.prediction_low_ns)} to "
         f"{milliseconds(both.prediction_high_ns)}){how}{_same_time(diagnosis, both)}"
     )
@@ -113,7 +114,9 @@ def outlier_text(diagnosis: Diagnosis) -> str:
         for row in rows[:_MOST_STEPS]
     )
     more = len(rows) - _MOST_STEPS
+    gpu = max(diagnosis.accounting, key=lambda gpu: gpu.wall_ns / budget.steps_of(gpu, diagnosis))
+    whose = f" of rank {gpu.rank}" if diagnosis.trace.ranks > 1 else ""
     return (
-        f"{plural(len(rows), 'outlier step')}, where the normal one takes "
+        f"{plural(len(rows), 'outlier step')}{whose}, where the normal one takes "
         f"{milliseconds(rows[0].normal_ns)}: {steps}" + (f"; and {more} more" if more > 0 else "")
     )

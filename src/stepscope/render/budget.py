@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
+from stepscope.diagnosis.result import SAME_STEP, DeviceAccounting, Diagnosis, Finding
 
 _SMALL = 0.01
 _NOTABLE = 0.10
@@ -90,6 +90,19 @@ def unrecorded_text(finding: Finding) -> str:
     return f"; without the profiler, about {milliseconds(before)} become {milliseconds(after)}"
 
 
+def whose(diagnosis: Diagnosis, finding: Finding) -> str:
+    """`` of rank 2`` where a finding of a job speaks of that rank's own step; empty elsewhere."""
+    step = finding.value("step_ns")
+    if step is None or step > SAME_STEP * diagnosis.step_ns.mean:
+        return ""
+    ranks = [
+        gpu.rank
+        for gpu in diagnosis.accounting
+        if round(gpu.wall_ns / steps_of(gpu, diagnosis)) == step
+    ]
+    return f" of rank {ranks[0]}" if ranks else ""
+
+
 def or_less(finding: Finding) -> str:
     """What a predicted step is followed by: whether the capture bounds the gain from below only."""
     return " or less" if finding.at_least else ""
@@ -98,21 +111,24 @@ def or_less(finding: Finding) -> str:
 def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     """What the first finding costs, and the step without it."""
     from stepscope.diagnosis.cause import causes
+    from stepscope.diagnosis.sentence import costing
     from stepscope.render.text import milliseconds
 
     value = {e.figure: e.value for e in first.evidence}
     noun = step_noun(diagnosis)
     on_rank = f" on {ranks_text(first.ranks)}" if diagnosis.trace.ranks > 1 else ""
     cause = f"{causes()[first.cause].title}{on_rank}"
-    cost = milliseconds(first.time_ns_per_step)
-    step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}"
+    cost, verb = milliseconds(first.time_ns_per_step), costing(causes()[first.cause].title)
+    rank = whose(diagnosis, first)
+    there = " there" if rank and len(first.ranks) == 1 else rank
+    step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}{there}"
     if value.get("observed_ns_per_step", 0) > first.time_ns_per_step:
         return (
-            f"{cause} costs {milliseconds(value['observed_ns_per_step'])} {step}; fixing it alone "
+            f"{cause} {verb} {milliseconds(value['observed_ns_per_step'])} {step}; fixing it alone "
             f"recovers {cost}."
         )
     return (
-        f"{cause} costs {cost} {step}; once fixed, the {noun} takes about "
+        f"{cause} {verb} {cost} {step}; once fixed, {which(diagnosis, first)} takes about "
         f"{milliseconds(first.predicted_step_ns)}{or_less(first)}."
     )
 
@@ -149,6 +165,19 @@ def _without_findings(diagnosis: Diagnosis) -> str:
     if covered < _STANDS_FOR_ALL:
         return f"T{busy}kernels is worth fixing there."
     return f"Healthy: t{busy}kernels is worth fixing."
+
+
+def which(diagnosis: Diagnosis, finding: Finding) -> str:
+    """``the step``; ``its step`` where a finding speaks of that of one rank."""
+    return f"{'its' if whose(diagnosis, finding) else 'the'} {step_noun(diagnosis)}"
+
+
+def longest(diagnosis: Diagnosis) -> str:
+    """`` on rank 1, the longest`` where the steps of a job's ranks differ; empty elsewhere."""
+    steps = {gpu.rank: gpu.wall_ns / steps_of(gpu, diagnosis) for gpu in diagnosis.accounting}
+    rank = max(steps, key=lambda rank: steps[rank])
+    differ = min(steps.values()) <= SAME_STEP * steps[rank]
+    return f" on rank {rank}, the longest" if differ else ""
 
 
 def _each(diagnosis: Diagnosis) -> str:

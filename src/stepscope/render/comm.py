@@ -142,7 +142,7 @@ def _title(found: Communication) -> str:
     if not found.operations:
         return plural(found.ranks, "rank")
     steps = f"{plural(found.steps, 'shared steady step')} of {milliseconds(found.step_ns)}"
-    return f"{plural(found.ranks, 'rank')}, {steps}; times in ms per step"
+    return f"{plural(found.ranks, 'rank')}, {steps}; times in ms per step, counts of all steps"
 
 
 def _notes(found: Communication) -> list[str]:

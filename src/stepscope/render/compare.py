@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.compare.kernels import each_name_once
+from stepscope.compare.work import WORK, does_other_work
 from stepscope.render.fitted import ALWAYS, Column, fitted, wrapped
 from stepscope.render.markdown import escape
 from stepscope.render.text import clean, milliseconds
@@ -121,6 +122,7 @@ def setup_lines(c: Comparison) -> list[str]:
         f"{'differs and confounds' if s.weight == 'confounds' else 'differs'}: {s.name} "
         f"({clean(s.before, 60)} / {clean(s.after, 60)}): {s.message}"
         for s in c.setup
+        if s.name != WORK  # the verdict says it
     ]
 
 
@@ -148,6 +150,8 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
             ],
         ),
     ]  # fmt: skip
+    if does_other_work(c.setup):
+        return found[:1]  # nothing of one program is another program's
     changed = each_name_once([k for k in c.kernels if k.changed])
     found.append(
         (

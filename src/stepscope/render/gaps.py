@@ -16,17 +16,20 @@ _NONE = "the GPUs are never idle in these steps"
 _LONGEST = "The longest gaps (--by gap lists all)"
 
 
-def sums_text(single: pa.Table | None) -> Callable[[pa.Table, int, int | None], str]:
+def sums_text(
+    single: pa.Table | None, devices: int = 1
+) -> Callable[[pa.Table, int, int | None], str]:
     """Sums by cause, what ended the gap and range, and below them the longest gaps.
 
     Args:
         single: the gaps to show one by one.
+        devices: how many the sums are the mean of.
     """
 
     def text(table: pa.Table, limit: int, width: int | None) -> str:
         if not table.num_rows:
             return _NONE + "\n"
-        lines = [*wrapped(_summary(table), width), ""]
+        lines = [*wrapped(_summary(table, devices), width), ""]
         lines += _lines(table, _sums, limit, width, "row")
         if single is not None and single.num_rows:
             lines += ["", _LONGEST, "", *fitted(_gaps(single), width)]
@@ -35,13 +38,13 @@ def sums_text(single: pa.Table | None) -> Callable[[pa.Table, int, int | None], 
     return text
 
 
-def sums_markdown(single: pa.Table | None) -> Callable[[pa.Table, int], str]:
+def sums_markdown(single: pa.Table | None, devices: int = 1) -> Callable[[pa.Table, int], str]:
     """The same as Markdown."""
 
     def text(table: pa.Table, limit: int) -> str:
         if not table.num_rows:
             return _NONE + "\n"
-        lines = [_summary(table), "", *_markdown(table, _sums, limit, "row")]
+        lines = [_summary(table, devices), "", *_markdown(table, _sums, limit, "row")]
         if single is not None and single.num_rows:
             lines += ["", _LONGEST, "", *_markdown(single, _gaps, 0, "gap")]
         return "\n".join(lines) + "\n"
@@ -69,13 +72,14 @@ def gaps_markdown(table: pa.Table, limit: int) -> str:
     return "\n".join(_markdown(table, _gaps, limit, "gap")) + "\n"
 
 
-def _summary(table: pa.Table) -> str:
+def _summary(table: pa.Table, devices: int) -> str:
     first = table.slice(0, 1).to_pylist()[0]
     idle = sum(table.column("idle_ns").to_pylist())
     scale = first["idle_ns"] or 1
     a_step = idle * first["idle_ns_per_step"] / scale
     share = idle * first["share_of_step"] / scale
-    return f"GPU idle for {milliseconds(a_step)} of a step, {percent(share)}; times in ms"
+    mean = f" (mean of {devices:,} GPUs)" if devices > 1 else ""
+    return f"GPU idle for {milliseconds(a_step)} of a step, {percent(share)}{mean}; times in ms"
 
 
 def _lines(
@@ -165,12 +169,16 @@ def _where(
 
 
 def _causes(text: str) -> str:
-    """``host_sync 3000000, launch_bound 20000`` with shares: ``host_sync 99 %, ...``."""
+    """``host_sync 3000000, launch_bound 20000`` with shares: ``host_sync 99 %, ...``.
+
+    What is less than half a percent is left out.
+    """
     parts = [part.rsplit(" ", 1) for part in text.split(", ")]
     if len(parts) == 1:
         return parts[0][0]
     whole = sum(int(ns) for _, ns in parts)
-    return ", ".join(f"{cause} {percent(int(ns) / whole)}" for cause, ns in parts)
+    shares = [(cause, percent(int(ns) / whole)) for cause, ns in parts]
+    return ", ".join(f"{cause} {share}" for cause, share in shares if share != "0 %")
 
 
 def _columns(table: pa.Table) -> Callable[[str], list[Any]]:

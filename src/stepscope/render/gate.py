@@ -98,8 +98,10 @@ def _headline(g: GateResult) -> str:
     bad = sum(c.status == "fail" for c in g.checks)
     unknown = sum(c.status == "cannot_tell" for c in g.checks)
     if g.passed:
-        stated = f"Passed: {len(g.checks) - unknown} of {len(g.checks)} checks"
-        return f"{stated}; the step takes {step}"
+        judged = len(g.checks) - unknown
+        stated = f"Passed: {judged} of {len(g.checks)} checks" if judged else "Nothing failed"
+        unjudged = f", {unknown} cannot be told" if unknown else ""
+        return f"{stated}{unjudged}; the step takes {step}"
     parts = [f"{bad} of {len(g.checks)} checks fail"] if bad else []
     parts += [f"{unknown} cannot be told"] if unknown else []
     return f"Failed: {', '.join(parts)}; the step takes {step}"

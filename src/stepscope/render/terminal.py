@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -91,6 +92,7 @@ def _about(diagnosis: Diagnosis) -> str:
     if trace.steps == 1:
         time = milliseconds(step.mean)
         steps = "no step found" if trace.step.kind == "whole_capture" else "1 step"
+    time += budget.longest(diagnosis)
     name = f"{len(trace.paths)} inputs"
     if len(trace.paths) == 1:
         path = trace.paths[0]
@@ -174,8 +176,18 @@ def _label(part: budget.Part) -> str:
 def _without_times(message: str) -> str:
     """The sentence without its times, which stand in the headline and the next line."""
     costs, colon, reason = message.partition(": ")
-    cause, separator, _ = costs.partition(" costs ")
-    return f"{cause}: {reason}" if colon and separator else message
+    cause = re.match(r"(.*?) costs? \d", costs)
+    return f"{cause[1]}: {reason}" if colon and cause is not None else message
+
+
+def _taken(finding: Finding, diagnosis: Diagnosis) -> str:
+    """What a finding takes of the step, and what of it its repair alone recovers."""
+    step = budget.per_step(diagnosis) + budget.whose(diagnosis, finding)
+    gain = milliseconds(finding.time_ns_per_step)
+    observed = finding.value("observed_ns_per_step") or 0
+    if observed <= finding.time_ns_per_step:
+        return f"{gain} {step}"
+    return f"{milliseconds(observed)} {step}, of which fixing it alone recovers {gain}"
 
 
 def _finding(
@@ -191,9 +203,8 @@ def _finding(
             (
                 3,
                 Text(
-                    f"{milliseconds(finding.time_ns_per_step)} {budget.per_step(diagnosis)}, "
-                    f"{percent(finding.share_of_step)}; once fixed, the "
-                    f"{budget.step_noun(diagnosis)} takes about "
+                    f"{_taken(finding, diagnosis)}, {percent(finding.share_of_step)}; once fixed, "
+                    f"{budget.which(diagnosis, finding)} takes about "
                     f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
                     f"({milliseconds(finding.prediction_low_ns)} to "
                     f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)

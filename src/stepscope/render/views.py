@@ -6,7 +6,7 @@ Programs read the same tables in nanoseconds, as CSV or JSON (:mod:`~stepscope.r
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from stepscope.render.fitted import ALWAYS, Column, fitted, more_rows, name_column, wrapped
@@ -31,14 +31,14 @@ def steps_brief(table: pa.Table, rows: int | None) -> str:
     """One line of JSON: every step in ms, on each rank and device.
 
     Args:
-        table: the ``step`` table.
+        table: the ``step`` table, in the order to be shown.
         rows: how many to show; all by default.
     """
     parts = ("wall", "compute", "exposed_communication", "exposed_copy", "memset", "idle")
     shown = [
         [row["rank"], row["device"], row["step"], row["steady"]]
         + [round(row[f"{part}_ns"] / 1e6, 3) for part in parts]
-        for row in in_step_order(table).slice(0, rows or table.num_rows).to_pylist()
+        for row in table.slice(0, rows or table.num_rows).to_pylist()
     ]
     columns = ["rank", "device", "step", "steady", *(f"{part}_ms" for part in parts)]
     document = {"schema": "stepscope.steps-brief/1", "columns": columns, "rows": shown}
@@ -55,12 +55,17 @@ def steps_text(table: pa.Table, limit: int, width: int | None) -> str:
         limit: rows to show; 0 for all.
         width: characters in a line; None for as many as it takes.
     """
-    return _text(table, _steps, limit, width, "step", _STEPS_SAID)
+    return _text(table, _steps, limit, width, "step", _steps_said(table))
 
 
 def steps_markdown(table: pa.Table, limit: int) -> str:
     """The same as a Markdown table."""
-    return _markdown(table, _steps, limit, "step", _STEPS_SAID)
+    return _markdown(table, _steps, limit, "step", _steps_said(table))
+
+
+def _steps_said(table: pa.Table) -> str:
+    own = "; start: since each rank's own recording began"
+    return _STEPS_SAID + (own if len(set(table.column("rank").to_pylist())) > 1 else "")
 
 
 def kernels_text(table: pa.Table, limit: int, width: int | None) -> str:
@@ -95,9 +100,17 @@ def _markdown(table: pa.Table, columns: Columns, limit: int, noun: str, stated: 
     return "\n".join([*lines, *(["", more] if more else [])]) + "\n"
 
 
-def in_step_order(table: pa.Table) -> pa.Table:
-    """The steps of several devices so that the same step of all of them stands together."""
-    return table.sort_by([("step", "ascending"), ("rank", "ascending"), ("device", "ascending")])
+def in_step_order(table: pa.Table, ahead: Mapping[int, int] | None = None) -> pa.Table:
+    """The steps of several devices so that the same step of all of them stands together.
+
+    Args:
+        table: the ``step`` table.
+        ahead: what to add to the step numbers of a rank for those of the first one; 0 by default.
+    """
+    keys = [table.column(name).to_pylist() for name in ("step", "rank", "device")]
+    more = ahead or {}
+    same = [(step + more.get(rank, 0), rank, gpu) for step, rank, gpu in zip(*keys, strict=True)]
+    return table.take(sorted(range(len(same)), key=same.__getitem__))
 
 
 def _steps(table: pa.Table) -> list[Column]:

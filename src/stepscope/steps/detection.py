@@ -307,7 +307,7 @@ def find_steps(
         steps = replace(steps, end_ns=int(bounds[-1]), message=message)
     inner = inner_of(steps, enqueued, bounds, does)
     if inner:
-        holds = "it holds" if len(steps) == 1 else "each holds"
+        holds = "the only one holds" if len(steps) == 1 else "each holds"
         parts = ", ".join(
             f"{part.count} {INNER_PLURAL[part.kind]} of {milliseconds(part.median_ns)}"
             for part in inner

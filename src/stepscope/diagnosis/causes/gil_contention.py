@@ -17,7 +17,7 @@ def detect(case: Case) -> Detection | None:
     if gil.evidence < 0 or not time:
         return None
     thin = gil.evidence == PATTERN
-    message = "the thread that launches waits {waits} times for the GIL; "
+    message = "the thread that launches waits {waits} times for the GIL in this capture; "
     message += GIL_EVIDENCE[gil.evidence]
     if thin and gil.on_interval >= MIN_ON_INTERVAL:
         message += " ({on_interval} of them end on a multiple of it)"

@@ -14,6 +14,7 @@ from stepscope.diagnosis.result import Location
 from stepscope.diagnosis.workloads import in_inference
 from stepscope.intervals.algebra import clip
 from stepscope.intervals.distinct import among, distinct_values
+from stepscope.kernels.categories import classify
 from stepscope.trace.frame import IntArray
 
 _ID = "step_jitter"
@@ -76,7 +77,7 @@ def detect(case: Case) -> Detection | None:
         message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
         "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; what a repair "
         "shortens is the mean step, while the median stays",
-        texts=where.texts() | ({"name": repr(name)} if name else {}),
+        texts=where.texts() | ({"name": repr(classify(name).label)} if name else {}),
         recommendations=[*([_SHARE] if shared else []), *_DO[kind]],
         figures=[
             Figure("steady_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from stepscope.collectives import kinds
+from stepscope.collectives.calls import Participant, job_calls
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.engine import replay
@@ -110,11 +111,20 @@ def _refuse(change: MicroBatches, facts: Sequence[Facts], subjects: Sequence[Sub
     if len(subjects) < 2:
         raise UsageError(f"{wanted}: a pipeline has several stages; give the captures of all ranks")
     for subject, one in zip(subjects, facts, strict=True):
-        texts = one.gpu.ops.texts["name"]
-        kind = np.array([kinds.kind_of_kernel(text) for text in texts] + [kinds.UNKNOWN])
-        sends = one.gpu.is_communication & (kind[one.gpu.ops["name"]] == kinds.POINT_TO_POINT)
-        if not launches(subject, sends).any():
+        calls = job_calls([Participant(one.rank, one.gpu, one.read, one.rank)]).calls[0]
+        sends = np.zeros(len(one.gpu.ops), bool)
+        sends[calls.op[calls.point_to_point]] = True  # not the messages of all-to-alls
+        count = int(launches(subject, sends).sum())
+        if not count:
             raise UsageError(f"{wanted}: rank {one.rank} sends nothing to a neighbour; no pipeline")
+        # each micro-batch crosses every border of stages, in a message of its own
+        steps = max(int((subject.program.kind == MARK).sum()), 1)
+        if change.now > math.ceil(count / steps):
+            raise UsageError(
+                f"{wanted}: rank {one.rank} has {count / steps:.3g} messages with its neighbours a "
+                f"step, which are too few for {change.now:,} micro-batches; state the number that "
+                "the capture was made with"
+            )
         if not backward_of(subject, one).any():
             raise UsageError(
                 f"{wanted}: nothing tells which kernels of rank {one.rank} are backward"
@@ -310,6 +320,7 @@ SETTING = Setting(
     checked="within 5 % of exact simulations of four stages, equal and not; one pipeline on two "
     "H200, whose hosts set the pace, with eight micro-batches instead of two: 2.75 times the step, "
     "and 2.84 was measured",
-    refuses="a single rank, ranks that send nothing to a neighbour, and unknown backward passes",
+    refuses="a single rank, ranks that send nothing to a neighbour or less often than there are "
+    "micro-batches, and unknown backward passes",
     reads=read,
 )

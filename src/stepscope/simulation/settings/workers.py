@@ -56,6 +56,7 @@ class Workers(Edit):
 
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with input as often as so many workers bring it."""
+        self._agrees(facts)
         changed = []
         for subject, one in zip(subjects, facts, strict=True):
             period = self.period_ns(one, subject) * SPREAD[bound]
@@ -64,11 +65,12 @@ class Workers(Edit):
 
     def limited(self, facts: Sequence[Facts], subjects: list[Subject]) -> list[Subject]:
         """With the present workers, where each of their fetches is timed."""
+        self._agrees(facts)
         timed = [_recorded(one) for one in facts]
         if not all(fetch for fetch, _ in timed):
             return subjects
         return [
-            fed(subject, round(fetch / (self.now or workers)))
+            fed(subject, round(fetch / max(self.now or workers, 1)))
             for subject, (fetch, workers) in zip(subjects, timed, strict=True)
         ]
 
@@ -95,17 +97,40 @@ class Workers(Edit):
             )
         return step * now / self.then
 
+    def _agrees(self, facts: Sequence[Facts]) -> None:
+        """Whether the stated present number is what the captures show.
+
+        Raises:
+            UsageError: a capture shows another one.
+        """
+        if self.now is None:
+            return
+        for one in facts:
+            _, workers = _recorded(one)
+            shown = _shown(one)
+            if workers and workers != self.now:
+                seen = f"{workers:,} worker" + ("s" if workers != 1 else "")
+            elif not workers and shown == {"without"} and self.now:
+                seen = "a loader without workers"
+            elif not self.now and shown == {"with"}:
+                seen = "a loader with workers"
+            else:
+                continue
+            instead = f", or only the new one (workers={self.then})" if self.now else ""
+            raise UsageError(
+                f"workers={self.now}:{self.then}: the capture of rank {one.rank} shows {seen}, not "
+                f"{self.now}; state the number that the capture was made with{instead}"
+            )
+
     def _now(self, facts: Facts, workers: int) -> int:
         if self.now is not None:
             return self.now
-        names = {*facts.gpu.host.ranges.texts.get("name", []), *facts.gpu.host.thread_names}
         if workers:
             return workers
-        if any(LOADER_WITHOUT_WORKERS.search(name) for name in names):
+        shown = _shown(facts)
+        if "without" in shown:
             return 0
-        known = "there are some" if any(map(_WITH.search, names)) else (
-            "nothing in it tells of a loader"
-        )  # fmt: skip
+        known = "there are some" if shown else "nothing in it tells of a loader"
         raise UsageError(
             f"workers={self.then}: the capture does not say how many workers the loader has now "
             f"({known}); state both, as in --set workers=4:{self.then} (0 for none)"
@@ -123,14 +148,26 @@ class Workers(Edit):
         return "modelled"
 
 
+def _shown(facts: Facts) -> set[str]:
+    """Whether loaders ``with`` and ``without`` workers show in the names of ranges and threads."""
+    host = facts.gpu.host
+    names = {*host.ranges.texts.get("name", []), *host.thread_names}
+    kinds = {"with": _WITH, "without": LOADER_WITHOUT_WORKERS}
+    return {kind for kind, pattern in kinds.items() if any(map(pattern.search, names))}
+
+
 def _recorded(facts: Facts) -> tuple[float, int]:
-    """Mean time of a fetch, ns, and the workers that fetched; zeros where not recorded."""
+    """Mean time of a fetch, ns, and the worker processes that fetched; zeros where not recorded.
+
+    A training process that fetches for itself is no worker.
+    """
     rows = facts.read("range", "process_id", "start_ns", "end_ns", "name")
     mine = rows.equals("name", FETCH_RANGE) if len(rows) else np.zeros(0, bool)
     if not mine.any():
         return 0.0, 0
     length = (rows["end_ns"] - rows["start_ns"])[mine]
-    return float(length.mean()), len(distinct_values(rows["process_id"][mine]))
+    processes = distinct_values(rows["process_id"][mine])
+    return float(length.mean()), int((processes != facts.gpu.process_id).sum())
 
 
 def _waited_ns(subject: Subject) -> float:
@@ -214,6 +251,6 @@ SETTING = Setting(
     "handing over are not the limit",
     checked="the training thread's own loading against workers, and eight workers, on one GPU",
     refuses="fewer workers where the present ones keep up and no fetch is timed; where the present "
-    "number is not known",
+    "number is not known, or the capture shows another one than is stated",
     reads=read,
 )
