@@ -115,13 +115,16 @@ def test_a_mark_that_only_launches_lasts_as_long_as_its_work(tmp_path: Path) -> 
     assert (e.begin_ns, e.end_ns) == (500_000, 1_300_000)
 
 
-@pytest.mark.parametrize(("queued_us", "end_us"), [(0, 2_300), (300, 2_000)])
+@pytest.mark.parametrize(
+    ("name", "queued_us", "end_us"),
+    [("train_step", 0, 2_300), ("train_step", 300, 2_000), ("ProfilerStep#6", 0, 2_000)],
+)
 def test_the_device_ends_a_single_mark_whose_first_launch_it_did_not_keep_waiting(
-    queued_us: int, end_us: int, tmp_path: Path
+    name: str, queued_us: int, end_us: int, tmp_path: Path
 ) -> None:
     """Eight kernels of 125 us end 300 us behind a mark of 1 ms; before it nothing is recorded."""
     build = Build()
-    build.range(1_000, 2_000, "ProfilerStep#6")
+    build.range(1_000, 2_000, name)
     for k in range(8):
         at = 1_300 + 125 * k
         call = 1_290 - queued_us + 60 * k
