@@ -99,9 +99,6 @@ RANGE_COLUMNS = (
 UNKNOWN_NS: Final = int(np.iinfo(np.int64).min // 2)
 """A time that nothing tells."""
 
-LONGEST_LATENCY_NS: Final = 50_000
-"""What is longer is no launch latency, nor an error of the clocks, but something that waits."""
-
 Reader = Callable[..., Frame]
 """``(table, *columns) -> Frame``: how an analysis gets its tables."""
 

@@ -28,8 +28,14 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import host as h
-from stepscope.activity.device import LONGEST_LATENCY_NS, UNKNOWN_NS, GpuTimeline
-from stepscope.activity.host import Attributed, HostTimeline, charge_attributed, inside
+from stepscope.activity.device import UNKNOWN_NS, GpuTimeline
+from stepscope.activity.host import (
+    LONGEST_LATENCY_NS,
+    Attributed,
+    HostTimeline,
+    charge_attributed,
+    inside,
+)
 from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
 from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_untraced_cpu
 from stepscope.intervals import complement, overlap_per_window

@@ -15,7 +15,8 @@ from typing import Final, Literal
 
 import numpy as np
 
-from stepscope.activity.device import LONGEST_LATENCY_NS, GpuTimeline
+from stepscope.activity.device import GpuTimeline
+from stepscope.activity.host import LONGEST_LATENCY_NS
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals, Ints
 from stepscope.trace.frame import BoolArray, IntArray
