@@ -112,6 +112,7 @@ def test_the_profiler_never_outranks_the_program(tmp_path: Path) -> None:
     diagnosis, _ = diagnosed(build, tmp_path)
     assert [f.cause for f in diagnosis.findings] == ["launch_bound", "profiler_overhead"]
     first, second = diagnosis.findings
+    assert not any("with_stack" in advice for advice in second.recommendations)  # of torch.profiler
     known = {e.figure: e.value for e in first.evidence}
     before, after = known["unrecorded_before_ns"], known["unrecorded_step_ns"]
     assert second.time_ns_per_step > known["observed_ns_per_step"]

@@ -302,6 +302,20 @@ def test_a_function_spelled_out_in_primitives(tmp_path: Path) -> None:
     check_evidence(diagnosis, job)
 
 
+@pytest.mark.parametrize(("first", "said"), [("MaxOps", True), ("MinOps", False)])
+def test_a_softmax_that_is_spelled_out(first: str, said: bool, tmp_path: Path) -> None:
+    kernel = "void at::native::{}_kernel<4, at::native::{}>(int)"
+    spelled = [elementwise("mul"), kernel.format("reduce", f"{first}<float>"),
+               elementwise("add", 3), kernel.format("vectorized_elementwise", "exp_kernel_cuda"),
+               kernel.format("reduce", "sum_functor<float>"), elementwise("div", 3)]  # fmt: skip
+    steps = Steps()
+    for i in range(STEPS):
+        chain = [(name, 15.0) for name in spelled for _ in range(2)]  # halves of large tensors
+        steps.step(i, ("forward", [(BF16, 100.0), *chain, (BF16, 100.0)] * 4))
+    finding = only(steps.diagnose(tmp_path)[0], "fusion_opportunity")
+    assert any("scaled_dot_product" in advice for advice in finding.recommendations) is said
+
+
 def test_the_whole_model_compiled_is_the_low_end(tmp_path: Path) -> None:
     """Two kernels beside each chain go only where more than the function is compiled."""
     chain = [(elementwise("mul"), 30.0)] * 6

@@ -251,6 +251,42 @@ def test_a_long_first_launch_alone_is_no_loading(tmp_path: Path, later: float, i
     assert "compilation_or_warmup" not in {f.cause for f in found.findings}
 
 
+@pytest.mark.parametrize(("between", "calls"), [(False, 2), (True, 1)])
+def test_a_first_call_goes_on_in_the_next_of_its_name(
+    tmp_path: Path, between: bool, calls: int
+) -> None:
+    """A library frees nothing for 20 and for 30 ms, so that there is a context."""
+    build = Build()
+    build.kernel(20, 100, call=(5, 10), name="fill")
+    build.api(200, 20_200, "cudaFree")
+    if between:
+        build.kernel(20_220, 20_240, call=(20_205, 20_208), name="k0")
+    build.api(20_250, 50_250, "cudaFree")
+    at = 50_260.0
+    for k in range(40):
+        build.kernel(at + 15, at + 300, call=(at, at + 10), name=f"k{k}")
+        at += 310
+        if k % 10 == 0:
+            build.api(at - 5, at - 4, "cudaFree")
+    by_cause = {f.cause: figures(f) for f in diagnosed(build, tmp_path).findings}
+    assert by_cause["compilation_or_warmup"]["compilations"] == calls
+    assert ("allocator_churn" in by_cause) is between
+
+
+def test_a_single_step_does_not_tell_that_shapes_change(tmp_path: Path) -> None:
+    build = Build()
+    build.kernel(20, 100, call=(5, 10), name="fill")
+    build.api(30_000, 30_100, "cuModuleLoadData", api="driver")
+    at = 30_200.0
+    for k in range(60):
+        build.kernel(at + 15, at + 300, call=(at, at + 10), name=f"k{k}")
+        at += 310
+    (first,) = diagnosed(build, tmp_path).findings
+    assert first.cause == "compilation_or_warmup"
+    assert first.recommendations[0].startswith("warm up before measuring")
+    assert "of 1 step" not in first.message
+
+
 def test_a_first_allocation_in_mid_run_is_no_loading(tmp_path: Path) -> None:
     build = Build()
     for begin in untraced(build):
@@ -316,6 +352,39 @@ def test_how_many_workers_would_keep_up(
     found = diagnosed(build, tmp_path)
     assert found.verdict == "input_starvation"
     assert figures(found.findings[0])[figure] == value
+
+
+def test_one_step_does_not_tell_the_pace_of_workers(tmp_path: Path) -> None:
+    build = Build()
+    build.range(0, 30_000, "train_step")
+    build.range(0, 9_000, "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__")
+    for k in range(70):
+        begin = 9_010 + 299 * k
+        build.kernel(begin, begin + 299, call=(9_001 + 4 * k, 9_004 + 4 * k))
+    (first,) = diagnosed(build, tmp_path).findings
+    assert first.cause == "input_starvation"
+    assert "one step does not tell the pace of the workers" in first.message
+    assert "times_workers" not in figures(first)
+
+
+def test_a_graph_is_launched_by_one_call(tmp_path: Path) -> None:
+    """Ten launches in 1 ms, 2 us each on the device, then a graph of 200 kernels that take 5 us."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for k in range(10):
+            build.kernel(at + 8, at + 10, call=(at, at + 5), name=f"eager{k}")
+            at += 100
+        build.kernel(at + 8, at + 13, call=(at, at + 5), call_name="cudaGraphLaunch")
+        graph = build.correlation
+        for k in range(1, 200):
+            build.kernel(at + 8 + 5 * k, at + 13 + 5 * k)
+            build.rows["gpu_op"][-1]["correlation_id"] = graph
+        at += 1_010
+        build.range(begin, at, f"step {i}")
+    first = diagnosed(build, tmp_path).findings[0]
+    assert first.cause == "launch_bound"
+    assert "in parts of the step" in first.message
 
 
 @pytest.mark.parametrize("name", ["garbage collection, generation 2", ""])

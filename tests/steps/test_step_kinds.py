@@ -115,6 +115,37 @@ def test_a_mark_that_only_launches_lasts_as_long_as_its_work(tmp_path: Path) -> 
     assert (e.begin_ns, e.end_ns) == (500_000, 1_300_000)
 
 
+@pytest.mark.parametrize(
+    ("name", "queued_us", "end_us"),
+    [("train_step", 0, 2_300), ("train_step", 300, 2_000), ("ProfilerStep#6", 0, 2_000)],
+)
+def test_the_device_ends_a_single_mark_whose_first_launch_it_did_not_keep_waiting(
+    name: str, queued_us: int, end_us: int, tmp_path: Path
+) -> None:
+    """Eight kernels of 125 us end 300 us behind a mark of 1 ms; before it nothing is recorded."""
+    build = Build()
+    build.range(1_000, 2_000, name)
+    for k in range(8):
+        at = 1_300 + 125 * k
+        call = 1_290 - queued_us + 60 * k
+        build.kernel(at, at + 125, call=(call, call + 5), name=f"k{k}")
+    e = explained(build, tmp_path)
+    assert (e.begin_ns, e.end_ns) == (1_000_000, 1_000 * end_us)
+
+
+@pytest.mark.parametrize(("last_call", "steps"), [(3_050, 1), (3_250, 2)])
+def test_the_mark_that_the_profiler_begins_behind_the_last_step_is_none(
+    last_call: int, steps: int, tmp_path: Path
+) -> None:
+    build = Build()
+    build.range(1_000, 3_200, "ProfilerStep#1")
+    build.range(3_200, 3_400, "ProfilerStep#2")
+    for call in (1_100, 2_000, last_call):
+        build.kernel(call + 10, call + 90, call=(call, call + 5), name=f"k{call}")
+    e = explained(build, tmp_path)
+    assert (e.steps.source, len(e.steps)) == ("profiler_step", steps)
+
+
 def layers(build: Build, count: int, *, head: bool, tail: bool) -> None:
     at = 0.0
     names = [f"once{k}" for k in range(4)] if head else []
@@ -160,6 +191,19 @@ def test_what_a_batch_goes_through_before_the_layers_says_that_they_are_layers(
     for name in before + ["gemm", "attn", "norm"] * 12:
         build.kernel(at + 10, at + 100, call=(at, at + 5), name=name)
         at += 110
+    assert explained(build, tmp_path).steps.source == source
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [("forward pass", "whole_capture"), ("Forward", "whole_capture"), ("loop", "kernel_sequence")],
+)
+def test_what_repeats_in_one_forward_pass_is_no_iteration(
+    name: str, source: str, tmp_path: Path
+) -> None:
+    build = Build()
+    layers(build, 12, head=False, tail=False)
+    build.range(0, 36 * 110, name)
     assert explained(build, tmp_path).steps.source == source
 
 

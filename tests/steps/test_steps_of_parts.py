@@ -180,6 +180,27 @@ def test_results_that_are_read_behind_a_loop_do_not_make_it_a_model(tmp_path: Pa
     assert _source(build, tmp_path) == "kernel_sequence"
 
 
+@pytest.mark.parametrize(
+    ("before", "source"), [("copy", "kernel_sequence"), ("kernel", "whole_capture")]
+)
+def test_the_upload_of_the_weights_takes_nothing_from_a_loop(
+    before: str, source: str, tmp_path: Path
+) -> None:
+    """Four passes of 1.2 ms, each waited for, behind something that takes 20 ms."""
+    build, at = Build(), 21_000.0
+    if before == "copy":
+        build.copy(10, 20_010, call=(0, 20_020), src="pageable", size=1 << 28)
+    else:
+        build.kernel(10, 20_010, call=(0, 5), name="prepare")
+    for _ in range(4):
+        for k in range(12):
+            build.kernel(at + 10, at + 110, call=(at, at + 5), name=f"k{k}")
+            at += 110
+        build.api(at, at + 20, "cudaDeviceSynchronize")
+        at += 30
+    assert _source(build, tmp_path) == source
+
+
 def test_copies_that_repeat_without_a_kernel_are_no_steps(tmp_path: Path) -> None:
     build, at = Build(), 0.0
     build.kernel(10, 9_000, call=(0, 5), name="add")

@@ -30,6 +30,9 @@ SMALL_COPY_BYTES = 1 << 16
 """A copy up to this size is a scalar or flag: its cost is the waiting, not its bytes.
 CUDA stages host-to-device copies up to this size without waiting."""
 
+LONGEST_LATENCY_NS = 50_000
+"""What is longer is no launch latency, nor an error of the clocks, but something that waits."""
+
 UPLOAD_BYTES = 1 << 12
 """From this size on an upload carries data: a column of a batch, a mask, and no few numbers."""
 

@@ -115,11 +115,30 @@ def _first_of_kind(gpu: GpuTimeline) -> IntArray:
     firsts = rows[_long_firsts(api["name"][rows], took)]
     if not len(firsts):
         return firsts
+    firsts = np.concatenate((firsts, _continued(gpu, rows, firsts)))
     allocates = api.matches("name", words.ALLOCATION_CALL)[firsts]
     again = np.bincount(api["name"])[api["name"][firsts]] > 1
     launches = gpu.call[gpu.is_kernel & (gpu.call >= 0)]
     begun = api["start_ns"][launches].min() if len(launches) else np.iinfo(np.int64).max
     return firsts[~allocates | again | (api["start_ns"][firsts] < begun)]
+
+
+def _continued(gpu: GpuTimeline, rows: IntArray, firsts: IntArray) -> IntArray:
+    """Long calls that go on with a first one: of its name and thread, with no other call between.
+
+    A library makes sure that there is a context by freeing nothing, once for each part of its own.
+    """
+    api = gpu.host.api
+    found = []
+    for first in firsts.tolist():
+        thread = np.flatnonzero(api["thread_id"] == api["thread_id"][first])
+        for row in thread[np.searchsorted(thread, first) + 1 :].tolist():
+            took = int(api["end_ns"][row] - api["start_ns"][row])
+            if api["name"][row] != api["name"][first] or took < LOADING_NS:
+                break
+            found.append(row)
+    later = np.array(found, np.int64)
+    return later[among(later, rows)]
 
 
 def _long_firsts(name: IntArray, took_ns: IntArray) -> BoolArray:

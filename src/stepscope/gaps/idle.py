@@ -29,7 +29,13 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.activity.device import UNKNOWN_NS, GpuTimeline
-from stepscope.activity.host import Attributed, HostTimeline, charge_attributed, inside
+from stepscope.activity.host import (
+    LONGEST_LATENCY_NS,
+    Attributed,
+    HostTimeline,
+    charge_attributed,
+    inside,
+)
 from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
 from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_untraced_cpu
 from stepscope.intervals import complement, overlap_per_window
@@ -40,9 +46,6 @@ from stepscope.trace.frame import BoolArray, Frame, IntArray
 LATENCY_NS: Final = 6_000
 """Launch latency where the capture shows none: 5 to 10 us from the begin of the launching call to
 the start of the kernel on an idle device (CUDA 11 to 13, x86 hosts)."""
-
-LONGEST_LATENCY_NS: Final = 50_000
-"""What is longer is no launch latency, nor an error of the clocks, but something that waits."""
 
 MIN_LATENCIES: Final = 20
 """So many launches on an idle device give the capture's own latency."""

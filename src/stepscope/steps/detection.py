@@ -98,7 +98,7 @@ def from_marks(gpu: GpuTimeline, optimizer_runs: int) -> Steps | None:
     candidates = find_candidates(gpu.host.ranges, enqueued)
     profiler = [c for c in candidates if c.label == "ProfilerStep" and c.coverage > 0]
     if profiler:
-        best = max(profiler, key=lambda c: (len(c.begin), c.coverage))
+        best = _without_empty_end(max(profiler, key=lambda c: (len(c.begin), c.coverage)), enqueued)
         return _steps(best, "profiler_step", "steps are torch.profiler's ProfilerStep annotations")
     candidates = [c for c in candidates if c.label != "ProfilerStep"]
     usable = [c for c in candidates if len(c.begin) >= MIN_STEPS and _holds_steps(c)]
@@ -135,6 +135,23 @@ def from_marks(gpu: GpuTimeline, optimizer_runs: int) -> Steps | None:
         verb = "the step is" if len(best.begin) == 1 else "steps are"
         return _steps(best, "single_range", f"{verb} {which} {best.first!r}")
     return _from_phases(candidates)
+
+
+def _without_empty_end(marks: Candidate, enqueued_ns: IntArray) -> Candidate:
+    """The marks without a last one in which nothing is enqueued.
+
+    ``torch.profiler.profile.step()`` ends a mark and begins the next, also behind the last
+    iteration of a loop; that mark lasts until the profiler stops and holds no step.
+    """
+    last = np.searchsorted(enqueued_ns, [marks.begin[-1], marks.end[-1]])
+    if len(marks.begin) < 2 or last[0] < last[1]:
+        return marks
+    return replace(
+        marks,
+        begin=marks.begin[:-1],
+        end=marks.end[:-1],
+        lost=marks.lost[marks.lost < len(marks.begin) - 2],
+    )
 
 
 def _holds_steps(candidate: Candidate) -> bool:

@@ -16,6 +16,7 @@ from typing import Final, Literal
 import numpy as np
 
 from stepscope.activity.device import GpuTimeline
+from stepscope.activity.host import LONGEST_LATENCY_NS
 from stepscope.intervals import overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals, Ints
 from stepscope.trace.frame import BoolArray, IntArray
@@ -186,8 +187,12 @@ def _single_window(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     """Begin and end of a single marked step, ns.
 
     In a loop the mark lasts as long as the step: the device sets the host's pace, too, once its
-    queue is full. A mark that only holds the launches, and returns long before the device is done,
-    says nothing about the step: then the device's work from first to last operation is what lasts.
+    queue is full. Where the first operation starts as it is launched, the device had nothing of
+    earlier steps left to do, the host has no step's lead, and the step lasts until the device is
+    done with it. That is not said of a ProfilerStep: torch.profiler waits for the device before it
+    begins to record. Else a mark that only holds the launches, and returns long before the device
+    is done, says nothing about the step: what lasts is the device's work from first to last
+    operation.
     """
     begin, end = int(steps.begin_ns[0]), steps.end_ns
     enqueued = gpu_timeline.enqueue_begin_ns
@@ -196,7 +201,10 @@ def _single_window(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     if own.any():
         first = int(gpu_timeline.ops["start_ns"][own].min())
         last = int(gpu_timeline.ops["end_ns"][own].max())
-        if last - first > _ONLY_LAUNCHES * (end - begin):
+        waited_ns = first - int(gpu_timeline.enqueue_end_ns[own].min())
+        if waited_ns <= LONGEST_LATENCY_NS and steps.source != "profiler_step":
+            end = max(end, last)
+        elif last - first > _ONLY_LAUNCHES * (end - begin):
             begin, end = first, last
     return np.array([begin, end], np.int64)
 

@@ -35,6 +35,8 @@ from stepscope.trace.frame import BoolArray, IntArray
 
 _SAME_LENGTH: Final = 0.05
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+_PASS = re.compile(r"^(forward|fwd|backward|bwd)([ _]?pass)?$", re.IGNORECASE)
+"""Ranges that hold one pass through a model, by their name alone."""
 _IN_MOST: Final = 0.8
 """What an iteration must hold has to be in this share of the repetitions at least."""
 _STRANGE: Final = 3
@@ -231,6 +233,7 @@ def is_iteration(found: Launches, repeated: Repetition, runs: int, passes: int =
         (lambda: not _in_most(anchors, kernels), False),  # pages of managed memory move, too
         (lambda: 0 < 2 * passes < n, False),
         (lambda: _numbered_layers(host, begin_ns), False),
+        (lambda: _in_one_pass(host, begin_ns), False),
         # parts of a graph, which is recorded here, not run
         (lambda: sees(words.BEGIN_CAPTURE), False),
         (lambda: takes_batch(found, anchors), True),
@@ -278,9 +281,13 @@ def _is_regular(anchors: IntArray) -> bool:
 
 
 def _is_little(found: Launches, begin_ns: int) -> bool:
-    """Whether what was enqueued from a time on is less than half of the device's work."""
-    took = found.gpu.ops["end_ns"] - found.gpu.ops["start_ns"]
-    later = found.gpu.enqueue_begin_ns >= begin_ns
+    """Whether the kernels enqueued from a time on are less than half of the device's work.
+
+    Copies do not count: a program uploads its weights before its loop, which takes as long as they
+    are large and as the bus is slow, and says nothing of what repeats behind it.
+    """
+    took = (found.gpu.ops["end_ns"] - found.gpu.ops["start_ns"])[found.gpu.is_kernel]
+    later = found.gpu.enqueue_begin_ns[found.gpu.is_kernel] >= begin_ns
     return float(took[later].sum()) < _PART_OF_ONE * float(took.sum())
 
 
@@ -323,6 +330,21 @@ def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
     layers = len(distinct_values(numbers))
     one_each = (several == 1) | (several == 2)
     return layers >= max(3, len(several) // 2) and float(one_each.mean()) >= _IN_MOST
+
+
+def _in_one_pass(host: HostSide, begin_ns: IntArray) -> bool:
+    """Whether a single range that is named as a pass through the model holds most repetitions.
+
+    Each iteration of a loop makes a pass of its own; what repeats within one are layers.
+    """
+    ranges = host.ranges
+    if not len(ranges):
+        return False
+    rows = np.flatnonzero(ranges.matches("name", _PASS))
+    held = np.searchsorted(begin_ns, ranges["end_ns"][rows]) - np.searchsorted(
+        begin_ns, ranges["start_ns"][rows]
+    )
+    return bool((held >= _IN_MOST * len(begin_ns)).any())
 
 
 def _tail(found: Launches, anchors: IntArray) -> bool:

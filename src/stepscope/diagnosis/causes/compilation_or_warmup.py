@@ -33,7 +33,9 @@ def detect(case: Case) -> Detection | None:
     place = "operator" if where.operator else "range" if where.range else ""
     message = "the GPU idles while device code is compiled or loaded"
     if len(case.explanation.events[_ID][0]):
-        message += ", {compilations} times in {steps_with_compilation} of {steady_steps} steps"
+        message += ", {compilations} times"
+        if case.explanation.n_steady > 1:
+            message += " in {steps_with_compilation} of {steady_steps} steps"
     if place:
         message += f", most of it in {{{place}}}"
     first = _first_calls(case)
@@ -51,6 +53,9 @@ def detect(case: Case) -> Detection | None:
     ]
     if first and 2 * first.ns >= time * case.explanation.n_steady:
         recommendations = [_WARM_UP, _CAPTURE_LATER, _EAGER]
+    elif case.explanation.n_steady == 1:
+        # a single step does not tell that shapes change
+        recommendations = [_WARM_UP, _CAPTURE_LATER, *recommendations[:1], _EAGER]
     return Detection(
         time_ns=time,
         direct_ns=case.direct_ns(_ID),

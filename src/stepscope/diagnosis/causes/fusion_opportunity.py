@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+import numpy as np
+
 from stepscope.diagnosis.cause import Case, Cause, Detection
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
+from stepscope.trace.frame import IntArray
 
 _ID = "fusion_opportunity"
+_SOFTMAX: Final = tuple(
+    re.compile(pattern) for pattern in (r"MaxOps|max_functor", r"exp_kernel", r"sum_functor")
+)
+"""What a softmax that is spelled out launches in turn, with one elementwise kernel between at most:
+the largest of each row, taken from it, its exponential, and the sum of that."""
+_IN_SOFTMAX: Final = 4
+"""Kernels from the largest of a row to the sum of its exponentials, at most."""
 
 
 def detect(case: Case) -> Detection | None:
@@ -26,6 +39,7 @@ def detect(case: Case) -> Detection | None:
             "step, {kernels_ns_per_step}, then take some {repaired_ns_per_step}"
         ),
         recommendations=[
+            *([_ATTENTION] if _spells_softmax(case, repair.rows) else []),
             "torch.compile the function that spells the operation out, or the model, which merges "
             "the shorter runs of its kernels, too",
             "use the library's own function where there is one: "
@@ -33,6 +47,30 @@ def detect(case: Case) -> Detection | None:
             "write the chain as one Triton kernel where the compiler does not merge it",
         ],
     )
+
+
+_ATTENTION = (
+    "a softmax is among what is spelled out: torch.softmax; where it stands between two products, "
+    "torch.nn.functional.scaled_dot_product_attention in place of all of it"
+)
+
+
+def _spells_softmax(case: Case, rows: IntArray) -> bool:
+    """Whether the kernels of chains compute a softmax in each step."""
+    kernels = case.explanation.kernels
+    chained = np.zeros(len(kernels.gpu.ops), bool)
+    chained[rows] = True
+    order = kernels.order[chained[kernels.order]]
+    name = kernels.gpu.ops["name"][order]
+    order = order[np.diff(name, prepend=-1) != 0]  # large tensors take several launches each
+    largest, exponential, total = (
+        np.flatnonzero(kernels.gpu.ops.matches("name", pattern)[order]) for pattern in _SOFTMAX
+    )
+    begins = 0
+    for at in largest.tolist():
+        then = exponential[(exponential > at) & (exponential < at + _IN_SOFTMAX)]
+        begins += len(then) > 0 and bool(((total > then[0]) & (total < at + _IN_SOFTMAX + 1)).any())
+    return begins >= kernels.n_steady
 
 
 CAUSE = Cause(

@@ -12,6 +12,12 @@ from stepscope.gaps.untraced_cpu import BATCH_UPLOADED, NAMED_OTHER, OS_WAIT
 _ID = "host_compute"
 
 
+_ONCE = (
+    "what happens once (building the model, reading its weights) is no part of a step: mark the "
+    "steps by ranges, or begin to record behind it"
+)
+
+
 @with_thread_states(_ID)
 @in_cuda(
     "move the work to the GPU, or out of the loop",
@@ -46,7 +52,8 @@ def detect(case: Case) -> Detection | None:
         inside += " at {source}"
     elif where.function:
         inside += " in {function}"
-    message = f"the GPU idles while the training thread works on the CPU{inside}"
+    thread = "training" if case.explanation.workload.kind == "training" else "launching"
+    message = f"the GPU idles while the {thread} thread works on the CPU{inside}"
     facts = named or bool(where.source or where.function)
     if not facts:
         message += _maybe(codes, case.explanation.workload.infers)
@@ -57,6 +64,7 @@ def detect(case: Case) -> Detection | None:
         message=message,
         texts=where.texts(),
         recommendations=[
+            *([] if case.explanation.steps.source != "whole_capture" else [_ONCE]),
             "move the work out of the step: every N steps, to another process, or to the GPU",
             "let it overlap: enqueue the next step before doing it, and remove the synchronisation "
             "that makes the GPU wait for it",

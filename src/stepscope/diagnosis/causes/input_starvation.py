@@ -85,7 +85,7 @@ def detect(case: Case) -> Detection | None:
         Figure("work_ns_per_step", "ns_per_step", f"SELECT {_WORK} {_FROM}"),
         *loader.figures(),
     ]
-    more, pace_text = _pace(loader)
+    more, pace_text = _pace(loader, case.explanation.n_steady)
     figures += more
     message += pace_text
     if loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time:
@@ -183,8 +183,12 @@ _NO_CPU: Final = (
 )
 
 
-def _pace(loader: Loader) -> tuple[list[Figure], str]:
-    """At what pace batches come, and how many workers would keep up: figures and a template."""
+def _pace(loader: Loader, steps: int) -> tuple[list[Figure], str]:
+    """At what pace batches come, and how many workers would keep up: figures and a template.
+
+    Of a single step's batch it is not known how long its worker took: it may have been ready, or
+    the workers have begun with it.
+    """
     if loader.fetch_ns:
         pace_text = (
             "; one worker makes the batches and takes {fetch_ns} for each"
@@ -196,6 +200,10 @@ def _pace(loader: Loader) -> tuple[list[Figure], str]:
         keep_up = ": {workers_needed} workers would keep up, given as many CPUs"
         return [loader.workers_needed(f"SELECT {_WORK} {_FROM}")], pace_text + keep_up
     if loader.who == "workers":
+        if steps == 1:
+            return [], (
+                "; one step does not tell the pace of the workers, whose start may be part of it"
+            )
         more = [
             Figure("batch_every_ns", "ns_per_step", f"SELECT {_PERIOD} {_FROM}"),
             Figure(

@@ -19,6 +19,7 @@ from stepscope.diagnosis.profiler_overhead_figures import (
 )
 from stepscope.diagnosis.thread_states import beside_other_threads, with_thread_states
 from stepscope.diagnosis.workloads import in_inference
+from stepscope.intervals.distinct import distinct_values
 from stepscope.simulation import InGraphs
 from stepscope.simulation.graphs import outside
 
@@ -79,9 +80,11 @@ def detect(case: Case) -> Detection | None:
     overhead = uncertain_overhead_ns(case, time)
     where = case.place(_ID)
     explanation = case.explanation
-    kernels = max(int(explanation.gpu.is_kernel.sum()), 1)
+    # a graph's kernels are launched by one call
+    called = explanation.gpu.call[explanation.gpu.is_kernel]
+    launches = len(distinct_values(called[called >= 0])) + int((called < 0).sum())
     busy = int((explanation.gpu.busy[1] - explanation.gpu.busy[0]).sum())
-    if busy / kernels < _LAUNCH_NS:
+    if busy / max(launches, 1) < _LAUNCH_NS:
         message = (
             "the kernels are shorter than the time the host needs to launch them, so the GPU waits "
             "for almost every launch"

@@ -8,6 +8,18 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, idle_figur
 _ID = "profiler_overhead"
 
 
+_OF_TORCH = (
+    "record less: with_stack=False, profile_memory=False, record_shapes=False; fewer steps do not "
+    "help",
+    "capture with stepscope run, or with nsys profile -t cuda,nvtx: each event costs the host less",
+)
+_OF_TOOLS = (
+    "record less: nsys profile -t cuda,nvtx --sample=none --cpuctxsw=none, without backtraces and "
+    "the memory that CUDA uses",
+    "begin behind the first steps (-c cudaProfilerApi, --delay): the tool sets itself up in them",
+)
+
+
 def detect(case: Case) -> Detection | None:
     """Idle time that recording explains, as the tool recorded it or by the cost of its events."""
     time = case.idle_ns(_ID)
@@ -29,10 +41,7 @@ def detect(case: Case) -> Detection | None:
         ),
         recommendations=[
             "judge the step time from a run without the profiler",
-            "record less: with_stack=False, profile_memory=False, record_shapes=False; fewer steps "
-            "do not help",
-            "capture with stepscope run, or with nsys profile -t cuda,nvtx: each event costs the "
-            "host less",
+            *(_OF_TORCH if case.meta.source == "kineto" else _OF_TOOLS),
         ],
         figures=[
             idle_figure(_ID),
