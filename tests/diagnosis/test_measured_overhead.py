@@ -59,6 +59,20 @@ def test_a_difference_within_the_variation_of_steps_is_none(tmp_path: Path) -> N
     )
 
 
+@pytest.mark.parametrize(
+    ("before_us", "steps", "taken_ms"), [(9_000.0, 10, 8.0), (7_000.0, 4, 7.0)]
+)
+def test_what_took_less_of_the_steps_before_and_after_counts(
+    tmp_path: Path, before_us: float, steps: int, taken_ms: float
+) -> None:
+    build = busy(8_000.0)
+    stretch(build, -200_000, -200_000 + 4 * before_us, 4, recorded=False)
+    about = {e.figure: e.value for e in diagnosed(build, tmp_path).evidence}
+    assert about["unrecorded_steps"] == steps
+    assert about["mean_unrecorded_step_ns"] == taken_ms * 1e6
+    assert about["profiler_overhead_ns"] == (10 - taken_ms) * 1e6
+
+
 def test_without_unrecorded_steps_nothing_is_said(tmp_path: Path) -> None:
     build = busy(8_000.0)
     del build.rows["timed_stretch"][1]

@@ -92,8 +92,12 @@ def measured_figures(case: Case) -> list[Figure]:
 
     unrecorded = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
     after = "start_ns >= (SELECT max(end_ns) FROM step WHERE steady AND {gpu})"
-    # those after the recording, where there are any
-    timed = f"{unrecorded} AND ({after} OR NOT EXISTS (SELECT 1 {unrecorded} AND {after}))"
+    # those before or after the recording, whichever took less
+    shorter = (
+        f"(SELECT {after} {unrecorded} GROUP BY {after} "
+        "ORDER BY sum(end_ns - start_ns) / sum(steps) LIMIT 1)"
+    )
+    timed = f"{unrecorded} AND ({after}) = {shorter}"
     steady = "FROM step WHERE steady AND {gpu}"
     cost = f"(SELECT avg(wall_ns) {steady}) - sum(end_ns - start_ns) / sum(steps)"
     spread = f"(SELECT coalesce(stddev_samp(wall_ns), 0) {steady})"
