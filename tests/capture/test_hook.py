@@ -431,12 +431,16 @@ def stretches(trace: Trace) -> list[dict[str, Any]]:
 def test_steps_are_timed_recorded_and_not(program: Program, torch: Path) -> None:
     trace = program.trace(SLOW, steps=4, warmup=10)
     rows = stretches(trace)
-    assert [(row["recorded"], row["steps"]) for row in rows] == [(False, 5), (True, 4), (False, 4)]
+    timed = [(row["recorded"], row["steps"]) for row in rows]
+    assert timed == [(False, 5), (True, 4), *[(False, 4)] * 3]
     for row in rows:
         assert 10e6 <= (row["end_ns"] - row["start_ns"]) / row["steps"] < 40e6
-    # the last one begins when the collector is gone: two flushes and half a second later
+    # those afterwards begin when the collector is gone: two flushes and half a second later
     assert rows[2]["start_ns"] - rows[1]["end_ns"] > 700e6
     assert rows[2]["end_ns"] > trace.meta.window_end_ns  # no part of what was recorded
+    # a step between them, in which the one before is written
+    for one, other in itertools.pairwise(rows[2:]):
+        assert other["start_ns"] - one["end_ns"] >= 10e6
 
 
 def test_a_program_that_ends_with_its_recording_has_no_other_steps(
@@ -473,6 +477,7 @@ def test_times_of_steps_go_into_torchs_own_trace(program: Program, torch: Path) 
     assert outcome.warnings == []
     assert not list(path.parent.glob("*.tsv"))
     rows = stretches(load(path, Cache(program.folder / "cache")))
-    assert [(row["recorded"], row["steps"]) for row in rows] == [(True, 4), (False, 4)]
+    timed = [(row["recorded"], row["steps"]) for row in rows]
+    assert timed == [(True, 4), *[(False, 4)] * 3]
     assert rows[0]["end_ns"] <= 1_000_000_000
     assert rows[0]["end_ns"] < rows[1]["start_ns"]

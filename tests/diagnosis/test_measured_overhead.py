@@ -60,13 +60,22 @@ def test_a_difference_within_the_variation_of_steps_is_none(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("before_us", "steps", "taken_ms"), [(9_000.0, 10, 8.0), (7_000.0, 4, 7.0)]
+    ("before_us", "later_us", "steps", "taken_ms"),
+    [
+        (9_000.0, [], 10, 8.0),  # of two the shorter one
+        (7_000.0, [], 4, 7.0),
+        (9_000.0, [30_000.0], 4, 9.0),  # one of three was disturbed
+        (9_000.0, [30_000.0, 8_500.0], 5, 8.5),
+    ],
 )
-def test_what_took_less_of_the_steps_before_and_after_counts(
-    tmp_path: Path, before_us: float, steps: int, taken_ms: float
+def test_the_middle_one_of_the_timed_stretches_counts(
+    tmp_path: Path, before_us: float, later_us: list[float], steps: int, taken_ms: float
 ) -> None:
     build = busy(8_000.0)
     stretch(build, -200_000, -200_000 + 4 * before_us, 4, recorded=False)
+    for number, length in enumerate(later_us):
+        begin = 1_000_000 * (number + 1)
+        stretch(build, begin, begin + 5 * length, 5, recorded=False)
     about = {e.figure: e.value for e in diagnosed(build, tmp_path).evidence}
     assert about["unrecorded_steps"] == steps
     assert about["mean_unrecorded_step_ns"] == taken_ms * 1e6

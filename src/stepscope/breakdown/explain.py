@@ -284,7 +284,7 @@ def explain_gpu(
         _read=read,
         recording=recording,
         tool=call_overhead(gpu, meta.source, begin, end, last - first + 1),
-        measured=measured_cost(read, gpu.process_id, durations[first : last + 1], end),
+        measured=measured_cost(read, gpu.process_id, durations[first : last + 1]),
         events=events,
         stalls=stalls,
         offload=offload,

@@ -90,18 +90,17 @@ def measured_figures(case: Case) -> list[Figure]:
     if case.explanation.measured is None:
         return []
 
-    unrecorded = f"FROM {TABLE} WHERE {{process}} AND NOT recorded"
-    after = "start_ns >= (SELECT max(end_ns) FROM step WHERE steady AND {gpu})"
-    # those before or after the recording, whichever took less
-    shorter = (
-        f"(SELECT {after} {unrecorded} GROUP BY {after} "
-        "ORDER BY sum(end_ns - start_ns) / sum(steps) LIMIT 1)"
+    mean = "(end_ns - start_ns) / steps"
+    # the stretch in the middle, of an even number the shorter one
+    timed = (
+        f"FROM (SELECT *, row_number() OVER (ORDER BY {mean}, start_ns) AS place, "
+        f"count(*) OVER () AS stretches FROM {TABLE} WHERE {{process}} AND NOT recorded) "
+        "WHERE place = (stretches + 1) // 2"
     )
-    timed = f"{unrecorded} AND ({after}) = {shorter}"
     steady = "FROM step WHERE steady AND {gpu}"
-    cost = f"(SELECT avg(wall_ns) {steady}) - sum(end_ns - start_ns) / sum(steps)"
+    cost = f"(SELECT avg(wall_ns) {steady}) - {mean}"
     spread = f"(SELECT coalesce(stddev_samp(wall_ns), 0) {steady})"
-    error = f"{DEVIATIONS} * {spread} * sqrt(1 / {STEADY_STEPS} + 1 / sum(steps))"
+    error = f"{DEVIATIONS} * {spread} * sqrt(1 / {STEADY_STEPS} + 1 / steps)"
     return [
         Figure("profiler_overhead_ns", "ns_per_step", f"SELECT round({cost})::BIGINT {timed}"),
         Figure(
@@ -113,12 +112,12 @@ def measured_figures(case: Case) -> list[Figure]:
         Figure(
             "unrecorded_steps",
             "count",
-            f"SELECT sum(steps)::BIGINT {timed}",
+            f"SELECT steps {timed}",
         ),
         Figure(
             "mean_unrecorded_step_ns",
             "ns",
-            f"SELECT round(sum(end_ns - start_ns) / sum(steps))::BIGINT {timed}",
+            f"SELECT round({mean})::BIGINT {timed}",
         ),
     ]
 

@@ -149,6 +149,9 @@ _TIMED_STEPS = 10
 """Steps that are timed after the recording; as many as are recorded, where these are fewer."""
 _SKIPPED_STEPS = 2
 """Steps after the recording before any is timed."""
+_TIMED_STRETCHES = 3
+"""Times that so many steps are timed after the recording: a host that is slow for a while, which
+tens of milliseconds are enough for, lengthens one of them."""
 _LONG_WARMUP = 8
 """Steps of warm-up from which on those of its second half are timed."""
 _LETTING_GO_NS = 500_000_000
@@ -197,7 +200,7 @@ class _StepTimes:
         self._settle_ns = settle_ns
         # the first half of a long warm-up is compilation and allocation
         self.begin_at = warmup - warmup // 2 if warmup >= _LONG_WARMUP else -1
-        self._begin_ns = self._steps = self._ended_ns = self._skipped = 0
+        self._begin_ns = self._steps = self._ended_ns = self._skipped = self._afterwards = 0
         self._lines: list[str] = []
         self.done = False
 
@@ -221,7 +224,10 @@ class _StepTimes:
         self._ended_ns = time.monotonic_ns()
 
     def afterwards(self, synchronize: Callable[[], None]) -> None:
-        """A step has ended after the recording: time some, once nothing of it is left."""
+        """A step has ended after the recording: time some, once nothing of it is left.
+
+        Between two stretches is a step in which the first one is written to the file.
+        """
         if not self._begin_ns:
             self._skipped += 1
             settled = time.monotonic_ns() - self._ended_ns >= self._settle_ns
@@ -233,7 +239,8 @@ class _StepTimes:
         if self._steps >= self._length:
             synchronize()
             self.close(recorded=False)
-            self.done = True
+            self._afterwards += 1
+            self.done = self._afterwards == _TIMED_STRETCHES
 
     def write(self, name: str) -> None:
         """Write what was timed: after a line that ties the clocks, a line a stretch."""
