@@ -37,6 +37,7 @@ from stepscope.kernels.precision import (
     low_precision,
 )
 from stepscope.kernels.tiles import SLOWEST
+from stepscope.simulation.settings.precision import in_losses
 
 STEPS = 4
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -430,6 +431,40 @@ def test_products_of_weight_gradients_gain_less_in_tf32(tmp_path: Path) -> None:
     assert (gradient - start) / (forward - start) == pytest.approx(
         TF32_ACHIEVED["tn"] / TF32_ACHIEVED["nt"]
     )
+
+
+def test_products_of_several_streams_take_the_part_that_each_has_of_the_device(
+    tmp_path: Path,
+) -> None:
+    """Two products in 1 ms on two streams do as much as two of 0.5 ms after each other."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for stream in (7, 8):
+            device.build.kernel(begin + 10, begin + 1_010, call=(begin + stream - 5, begin + 4),
+                                name=SGEMM.format("tn"), stream=stream)  # fmt: skip
+        device.at = begin + 1_020
+        device.kernel(pointwise("mul", 2))
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    rows = np.flatnonzero(kernels.in_category("matmul") & kernels.steady)
+    alone = 500_000 * 67 * ACHIEVED["fp32"] / (494.5 * TF32_ACHIEVED["tn"])
+    assert in_precision(kernels, rows, "tf32") == pytest.approx(alone + START_NS["tf32"], rel=1e-3)
+
+
+def test_what_computes_the_loss_stays_in_single_precision(tmp_path: Path) -> None:
+    """Between the last product forward and the first one backward."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for thread, name in ((MAIN, "a"), (MAIN, ""), (MAIN, "loss"), (AUTOGRAD, "loss_gradient"),
+                             (AUTOGRAD, ""), (AUTOGRAD, "b")):  # fmt: skip
+            device.kernel(pointwise(name, 2) if name else GEMM, thread=thread)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    found = {kernels.gpu.ops.text("name", row) for row in np.flatnonzero(in_losses(kernels))}
+    assert found == {pointwise("loss", 2), pointwise("loss_gradient", 2)}
+    assert in_losses(kernels).sum() == 2 * STEPS
 
 
 XMMA = "sm80_xmma_gemm_f32f32_f32f32_f32_{}_n_tilesize128x128x8_stage3_ffma_execute_kernel"

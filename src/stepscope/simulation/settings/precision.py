@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.kernels.kernels import MATH_NAMES
+from stepscope.kernels.efficiency import product_elements
+from stepscope.kernels.kernels import MATH_NAMES, Kernels
 from stepscope.operators.bounds import kernel_bounds
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import C
@@ -181,7 +182,9 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
     new = np.where(mine, np.minimum(quicker, old), old)
     if after == "16bit":
         share = dict(zip(("high", "expected", "low"), POINTWISE, strict=True))[bound]
-        new = np.where(_pointwise(facts), old * share, new)
+        # what computes the loss may be in half precision at best
+        halved = _pointwise(facts) & (bound == "low" or ~in_losses(kernels))
+        new = np.where(halved, old * share, new)
     return np.rint(new).astype(np.int64)
 
 
@@ -216,6 +219,34 @@ def _pointwise(facts: Facts) -> BoolArray:
     return mask
 
 
+def in_losses(kernels: Kernels) -> BoolArray:
+    """Operations between the last product of a forward pass and the first of its backward pass.
+
+    They compute the loss and its gradient: from what the product gives, which losses of autocast,
+    targets and ``.float()`` make single precision, and which stays so up to the product's gradient.
+    """
+    found = np.zeros(len(kernels.gpu.ops), bool)
+    order, at = _products_in_order(kernels)
+    backward = kernels.in_phase("backward")[order[at]]
+    for place in np.flatnonzero(~backward[:-1] & backward[1:]).tolist():
+        found[order[at[place] + 1 : at[place + 1]]] = True
+    return found
+
+
+def _loss_elements(kernels: Kernels) -> float:
+    """Elements that products hand to losses, a step; 0 where no shapes tell."""
+    order, at = _products_in_order(kernels)
+    backward = kernels.in_phase("backward")[order[at]]
+    rows = order[at[:-1][~backward[:-1] & backward[1:]]]
+    return kernels.per_step(float(product_elements(kernels)[1][rows[kernels.steady[rows]]].sum()))
+
+
+def _products_in_order(kernels: Kernels) -> tuple[IntArray, IntArray]:
+    """Rows in the order of enqueueing, and the places of products among them."""
+    products = kernels.in_category("matmul", "convolution", "attention")
+    return kernels.order, np.flatnonzero(products[kernels.order])
+
+
 def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
     """What autocast's casts cost: bytes on the device, launches on the host.
 
@@ -231,7 +262,8 @@ def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
     # half of the inputs come from an operation that autocast keeps in FP32
     inputs = kernels.per_step(float(input_elements(kernels, rows).sum()))
     share = {"low": 0.0, "expected": 0.5, "high": 1.0}[bound]
-    numbers = 2 * facts.parameters.count + 2 * share * inputs
+    # what losses get is widened, and its gradient narrowed
+    numbers = 2 * facts.parameters.count + 2 * share * inputs + 2 * _loss_elements(kernels)
     each = numbers * CAST_BYTES / facts.bandwidth / count if facts.bandwidth else 0.0
     casts = np.where(_with_bias(facts)[rows], CASTS_A_GEMM + CASTS_A_BIAS, CASTS_A_GEMM)
     launches = 2 * kernels.per_step(float(casts.sum())) / count
