@@ -16,6 +16,7 @@ import numpy as np
 
 from stepscope.kernels.kernels import LAYOUT_CHANGE, PHASES, Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray
+from stepscope.trace.shapes import shapes_of
 
 STAYS: Final = (0.0, 0.0, 0.3)
 """Part of the transposes that stays (the first convolution's input, operators that have no other
@@ -66,11 +67,25 @@ longer, transposes aside, and all of them twice as long on average; of four chan
 precision the gradient of the weights took ten times as long."""
 
 
+_PERMUTES: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
+PERMUTED_FORWARD: Final = (1.0, 6.0, 7.5)
+PERMUTED_BACKWARD: Final = (1.0, 4.0, 5.0)
+"""Copies that reorder a tensor between two convolutions (pixels or channels are shuffled): what
+they give has channels first whatever they read. They read or write across rows then, which takes
+PyTorch's copies twice as long (150 against 300 thousand million elements a second, twelve programs
+on H100 and H200), and the convolution has its operand transposed by further such copies: in the
+forward pass, and again in the backward pass, where its gradient is to be of the saved one; and the
+gradient that the copy's own backward pass gives. At least nothing changes: what is copied may be a
+part of the channels."""
+_OF_IMAGES: Final = 4
+"""Dimensions of batches of images; a permutation of pixels or channels has more."""
+
+
 def channels_last(kernels: Kernels, mine: BoolArray) -> Repair | None:
     """Kernels for channels first and transposes, and what they take with channels last.
 
     None where no transposes surround convolutions. Of the transposes those that group
-    normalisation needs stay.
+    normalisation needs stay; others become copies where a permutation gives channels first.
 
     Args:
         kernels: the device's kernels.
@@ -144,7 +159,50 @@ def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray
         passes = np.array(IN_TRANSFORMS if both else FORWARD_IN_TRANSFORMS)
         whole, applied = (float(kernels.duration_ns[rows].sum()) for rows in (own, transforms))
         found.append((own, np.minimum(passes * applied / whole, 1.0)[:, None]))
+    permuted = _between_convolutions(kernels, named(_PERMUTES.pattern))
+    found.append((permuted & ~backward, np.array(PERMUTED_FORWARD)[:, None]))
+    found.append((permuted & backward, np.array(PERMUTED_BACKWARD)[:, None]))
     found.append((_ends_with(kernels, mine), np.array(LAST)[:, None]))
+    return found
+
+
+_WORKS_ON_IMAGES: Final = (
+    "convolution",
+    "matmul",
+    "attention",
+    "normalisation",
+    "softmax",
+    "index",
+)
+"""Categories that tell what a copy between two of them is for: tokens, slices, or pixels."""
+
+
+def _between_convolutions(kernels: Kernels, copies: BoolArray) -> BoolArray:
+    """Those of some copies that stand between convolutions, apart from what is pointwise.
+
+    Where shapes are recorded, those of more dimensions than images have.
+    """
+    table, operator = kernels.attribution.operators, kernels.attribution.operator
+    if len(table) and "input_shapes" in table:
+        dimensions = np.array(
+            [max(map(len, shapes_of(text)), default=0) for text in table.texts["input_shapes"]]
+            + [_OF_IMAGES + 1]
+        )
+        code = np.where(operator >= 0, table["input_shapes"][np.maximum(operator, 0)], -1)
+        copies = copies & (dimensions[code] > _OF_IMAGES)
+    works = kernels.gpu.is_compute & kernels.in_category(*_WORKS_ON_IMAGES)
+    rows = kernels.order[works[kernels.order]]
+    found = np.zeros(len(copies), bool)
+    if not len(rows) or not copies.any():
+        return found
+    place = np.empty(len(copies), np.int64)
+    place[kernels.order] = np.arange(len(copies))
+    at = np.flatnonzero(copies)
+    after = np.searchsorted(place[rows], place[at])
+    inner = (after > 0) & (after < len(rows))
+    at, after = at[inner], after[inner]
+    convolves = kernels.in_category("convolution")[rows]
+    found[at[convolves[after - 1] & convolves[after]]] = True
     return found
 
 
