@@ -175,7 +175,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
         return None
     # on some GPUs TF32 is no faster than the CUDA cores, only BF16 is
     after = "tf32" if peaks.tf32 > _FASTER * peaks.fp32 else "16bit"
-    convolved = on_tensor_cores(kernels, after)
+    convolved = on_tensor_cores(kernels, after, kernels.steady)
     single = kernels.in_category("matmul") & kernels.steady
     single &= kernels.math == MATH_NAMES.index("fp32")
     single[convolved.rows] = False

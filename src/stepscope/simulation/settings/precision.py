@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.kernels.convolutions import on_tensor_cores
 from stepscope.kernels.efficiency import product_elements
 from stepscope.kernels.kernels import MATH_NAMES, Kernels
 from stepscope.operators.bounds import kernel_bounds
@@ -53,6 +54,13 @@ SPREAD: Final = (0.75, 1.25)
 POINTWISE: Final = (1.0, 0.75, 0.5)
 """Time of pointwise kernels in half precision over single: of those between two GEMMs half of the
 bytes go, residual additions and what autocast keeps in FP32 stay. Most, usual, least."""
+
+BATCH_NORM: Final = {"low": (1.3, 1.0), "expected": (1.6, 1.1), "high": (1.9, 1.2)}
+"""Batch normalisation in BF16 over what cuDNN takes in single precision, in the forward and the
+backward pass: PyTorch has its own kernels for it, which read each channel in one block. 65 distinct
+calls of twelve networks with channels first, 64 to 192 channels (H100 and H200, PyTorch 2.11)."""
+
+_SINGLE_DEPTHWISE: Final = r"depthwise\w*<(\d+, )*float"
 
 CASTS_A_GEMM: Final = 1.6
 """Kernels that cast for a product in either pass: its weight, and every other time its input."""
@@ -185,7 +193,33 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
         # what computes the loss may be in half precision at best
         halved = _pointwise(facts) & (bound == "low" or ~in_losses(kernels))
         new = np.where(halved, old * share, new)
+        new = _convolutions(facts, new, share, bound)
+        if target == "bf16":
+            new = _batch_norms(facts, old, new, bound)
     return np.rint(new).astype(np.int64)
+
+
+def _convolutions(facts: Facts, new: FloatArray, share: float, bound: Bound) -> FloatArray:
+    """The same with convolutions that ran on the CUDA cores, by what their calls take."""
+    kernels = facts.kernels
+    if not kernels.in_category("convolution").any():
+        return new
+    found = on_tensor_cores(kernels, "16bit", kernels.gpu.is_compute)
+    new = new.copy()
+    new[found.rows] = {"low": found.least_ns, "expected": found.new_ns, "high": found.most_ns}[
+        bound
+    ]
+    # each channel by itself: what waits for memory on any cores
+    single = names_with(kernels, _SINGLE_DEPTHWISE)
+    return np.where(single, kernels.duration_ns * share, new)
+
+
+def _batch_norms(facts: Facts, old: FloatArray, new: FloatArray, bound: Bound) -> FloatArray:
+    """The same with batch normalisation by cuDNN, which PyTorch does not use for BF16."""
+    forward, backward = BATCH_NORM[bound]
+    mine = names_with(facts.kernels, r"cudnn::bn_(fw_tr|bw)_")
+    share = np.where(facts.kernels.in_phase("backward"), backward, forward)
+    return np.where(mine, old * share, new)
 
 
 def _ratio(before: float, after: float, name: str, to: str) -> float:
@@ -322,8 +356,10 @@ SETTING = Setting(
         "products take their time over the ratio of what libraries achieve in either type (the "
         "datasheet's peaks, or measured ceilings with --ceilings), but not less than their bytes "
         "take at memory speed; attention gets the newer kernels that half precision has. With "
-        "16 bits, pointwise kernels between products move fewer bytes, and autocast's casts are "
-        "added, on the device by their bytes and on the host as launches"
+        "16 bits, convolutions take what their shapes tell, conversions of the layout included, "
+        "pointwise kernels between products move fewer bytes, what computes the loss does not, "
+        "batch normalisation in BF16 takes PyTorch's own kernels, and autocast's casts are added, "
+        "on the device by their bytes and on the host as launches"
     ),
     assumes="autocast around forward and loss; accuracy is not looked at",
     checked="FP32 or TF32 to BF16, and FP32 to TF32; FP8 is extrapolated",
