@@ -27,7 +27,7 @@ SHARE: Final = {
 """What convolutions in another type take of their time in single precision on the CUDA cores, where
 their shapes are not known; conversions included. TF32: 0.14 to 0.36 in nine networks on an H200
 (PyTorch 2.11): residual, grouped, dense, depthwise beside 1 x 1, one-dimensional. 16 bits by what
-:data:`_RATES` give for either type: 0.5 to 0.6 of that in eleven networks."""
+:data:`_RATES` give for either type: 0.5 to 0.6 of that in ten networks."""
 
 SPREAD: Final = 1.35
 """How far a network's convolutions are from what their shapes let expect, either way: 0.76 to 1.4
@@ -63,7 +63,7 @@ _RATES: Final = {
 """Fitted to 560 distinct calls of thirteen networks in TF32, and 450 of eight with channels last
 (H200, cuDNN of PyTorch 2.11). A filter of several taps reads its input several times, and kernels
 for tensor cores want channels last: where they come first, input and output are converted. With
-half the bytes and the other peak they hold in 16 bits: 220 distinct calls of eleven networks with
+half the bytes and the other peak they hold in 16 bits: 200 distinct calls of ten networks with
 channels first take 0.7 to 1.1 times that, a network (H100 and H200). Filters that cut an image into
 patches take two to three times as long."""
 
