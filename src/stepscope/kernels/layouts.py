@@ -73,8 +73,8 @@ PERMUTED_BACKWARD: Final = (1.0, 4.0, 5.0)
 """Copies that reorder a tensor between two convolutions (pixels or channels are shuffled): what
 they give has channels first whatever they read. They read or write across rows then, which takes
 PyTorch's copies twice as long (150 against 300 thousand million elements a second in some twenty
-programs on H100 and H200), and the convolution has its operand transposed by further such copies: in the
-forward pass, and again in the backward pass, where its gradient is to be of the saved one; and the
+programs on H100 and H200), and the convolution has its operand transposed by further such copies:
+in the forward pass, and again in the backward pass, which transposes the saved one; and so is the
 gradient that the copy's own backward pass gives. At least nothing changes: what is copied may be a
 part of the channels."""
 _OF_IMAGES: Final = 4
