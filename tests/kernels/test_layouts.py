@@ -14,6 +14,7 @@ from stepscope.kernels.layouts import (
     FORWARD_IN_TRANSFORMS,
     IN_TRANSFORMS,
     LAST,
+    LAST_PADDED,
     OPERATORS,
     PERMUTED_BACKWARD,
     PERMUTED_FORWARD,
@@ -141,3 +142,20 @@ def test_other_copies_take_what_they_took(tmp_path: Path) -> None:
     assert repair is not None
     copied = kernels.gpu.ops.equals("name", SHUFFLED) | kernels.gpu.ops.equals("name", plain)
     assert not copied[repair.rows].any()
+
+
+@pytest.mark.parametrize(("channels", "share"), [(3, LAST_PADDED[1]), (4, LAST[1])])
+def test_channels_that_are_padded_are_no_slower_at_the_end(
+    tmp_path: Path, channels: int, share: float
+) -> None:
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(THERE)
+        device.operator("aten::cudnn_convolution", f"[[8,64,32,32],[{channels},64,3,3],[]]")
+        device.kernel(CONVOLUTION)
+        device.kernel(GRADIENT.format("d"), thread=AUTOGRAD)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    repair = channels_last(kernels, kernels.gpu.is_compute & kernels.steady)
+    assert parts(kernels, repair, CONVOLUTION) == pytest.approx(share)

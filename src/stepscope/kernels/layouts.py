@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.kernels.kernels import LAYOUT_CHANGE, PHASES, Kernels, Repair
-from stepscope.trace.frame import AnyArray, BoolArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import shapes_of
 
 STAYS: Final = (0.0, 0.0, 0.3)
@@ -66,6 +66,16 @@ which cuDNN has hardly a kernel that reads channels last. Of 18 such convolution
 longer, transposes aside, and all of them twice as long on average; of four channels in half
 precision the gradient of the weights took ten times as long."""
 
+
+LAST_PADDED: Final = (1.0, 1.05, 2.0)
+"""The same where shapes tell that its channels are no multiple of four, as the three of an image:
+cuDNN pads them (``nhwcAddPadding``) and has the kernels of eight then. For each element that takes
+as long with channels last as with channels first, in either pass (two programs, H100, BF16)."""
+_PADDED: Final = (1.0, 1.05, 2.0)
+"""The same where shapes tell that its channels are no multiple of four, as the three of an image:
+cuDNN pads them (``nhwcAddPadding``) and has the kernels of eight then. For each element as long with
+channels last as with channels first in either pass (two programs on an H100 in BF16)."""
+_PADDED: Final = 4
 
 _PERMUTES: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
 PERMUTED_FORWARD: Final = (1.0, 6.0, 7.5)
@@ -162,7 +172,34 @@ def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray
     permuted = _between_convolutions(kernels, named(_PERMUTES.pattern))
     found.append((permuted & ~backward, np.array(PERMUTED_FORWARD)[:, None]))
     found.append((permuted & backward, np.array(PERMUTED_BACKWARD)[:, None]))
-    found.append((_ends_with(kernels, mine), np.array(LAST)[:, None]))
+    at_end = _ends_with(kernels, mine)
+    rows = np.flatnonzero(at_end)
+    padded = np.zeros(len(ops), bool)
+    padded[rows] = _output_channels(kernels, rows) % _PADDED > 0
+    found.append((at_end & ~padded, np.array(LAST)[:, None]))
+    found.append((padded, np.array(LAST_PADDED)[:, None]))
+    return found
+
+
+_WEIGHTS: Final = {
+    "aten::cudnn_convolution": 1,
+    "aten::miopen_convolution": 1,
+    "aten::convolution_backward": 2,
+}
+"""Operators, and which of their shapes is that of the weights."""
+
+
+def _output_channels(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Channels of what convolutions give, as shapes tell; 0 where none do."""
+    table, operator = kernels.attribution.operators, kernels.attribution.operator
+    found = np.zeros(len(rows), np.int64)
+    if not len(table) or "input_shapes" not in table:
+        return found
+    for place, row in enumerate(operator[rows].tolist()):
+        weights = _WEIGHTS.get(table.text("name", row)) if row >= 0 else None
+        if weights is not None and table["input_shapes"][row] >= 0:
+            shapes = shapes_of(table.text("input_shapes", row))
+            found[place] = shapes[weights][0] if len(shapes) > weights and shapes[weights] else 0
     return found
 
 
