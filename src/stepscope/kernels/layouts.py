@@ -66,15 +66,10 @@ which cuDNN has hardly a kernel that reads channels last. Of 18 such convolution
 longer, transposes aside, and all of them twice as long on average; of four channels in half
 precision the gradient of the weights took ten times as long."""
 
-
 LAST_PADDED: Final = (1.0, 1.05, 2.0)
 """The same where shapes tell that its channels are no multiple of four, as the three of an image:
 cuDNN pads them (``nhwcAddPadding``) and has the kernels of eight then. For each element that takes
 as long with channels last as with channels first, in either pass (two programs, H100, BF16)."""
-_PADDED: Final = (1.0, 1.05, 2.0)
-"""The same where shapes tell that its channels are no multiple of four, as the three of an image:
-cuDNN pads them (``nhwcAddPadding``) and has the kernels of eight then. For each element as long with
-channels last as with channels first in either pass (two programs on an H100 in BF16)."""
 _PADDED: Final = 4
 
 _PERMUTES: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
