@@ -14,7 +14,10 @@ from stepscope.kernels.layouts import (
     FORWARD_IN_TRANSFORMS,
     IN_TRANSFORMS,
     LAST,
+    LAST_PADDED,
     OPERATORS,
+    PERMUTED_BACKWARD,
+    PERMUTED_FORWARD,
     STREAMED,
     STREAMED_SINGLE,
     channels_last,
@@ -30,6 +33,9 @@ APPLIED = "void at::native::batch_norm_transform_input_kernel<c10::Half, float>(
 NORM_BACKWARD = "void at::native::batch_norm_backward_kernel<c10::Half, float>(T1)"
 GROUP = "void at::native::elementwise_kernel<128, 2, GroupNormKernelImplInternal<float> >(T1)"
 STREAM = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<{}, float, int, 512, true, 1, true>(T1)"
+SHUFFLED = (
+    "void at::native::elementwise_kernel<128, 4, gpu_kernel_impl_nocast<direct_copy_kernel_cuda>>"
+)
 POOLED = "void at::native::max_pool_forward_nchw<c10::Half, int>(T1)"
 
 
@@ -119,3 +125,37 @@ def test_a_convolution_that_ends_the_network_may_become_slow(tmp_path: Path) -> 
     _, classified = repaired(tmp_path / "classes", [*LAYER, LINEAR], (LINEAR, *gradients))
     assert classified is not None
     assert classified.high_ns < classified.old_ns.sum()
+
+
+def test_what_a_permutation_gives_between_convolutions_is_transposed_again(tmp_path: Path) -> None:
+    backward = (GRADIENT.format("d"), SHUFFLED, GRADIENT.format("d"))
+    kernels, repair = repaired(tmp_path, [*LAYER, SHUFFLED, *LAYER, LINEAR], (LINEAR, *backward))
+    usual = (PERMUTED_FORWARD[1] + PERMUTED_BACKWARD[1]) / 2
+    assert parts(kernels, repair, SHUFFLED) == pytest.approx(usual)
+
+
+def test_other_copies_take_what_they_took(tmp_path: Path) -> None:
+    # tokens of a transformer, and a contiguous tensor
+    plain = SHUFFLED.replace("elementwise_kernel<128, 4", "vectorized_elementwise_kernel<8")
+    forward = [*LAYER, SHUFFLED, LINEAR, SHUFFLED, *LAYER, plain, *LAYER, LINEAR]
+    kernels, repair = repaired(tmp_path, forward)
+    assert repair is not None
+    copied = kernels.gpu.ops.equals("name", SHUFFLED) | kernels.gpu.ops.equals("name", plain)
+    assert not copied[repair.rows].any()
+
+
+@pytest.mark.parametrize(("channels", "share"), [(3, LAST_PADDED[1]), (4, LAST[1])])
+def test_channels_that_are_padded_are_no_slower_at_the_end(
+    tmp_path: Path, channels: int, share: float
+) -> None:
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(THERE)
+        device.operator("aten::cudnn_convolution", f"[[8,64,32,32],[{channels},64,3,3],[]]")
+        device.kernel(CONVOLUTION)
+        device.kernel(GRADIENT.format("d"), thread=AUTOGRAD)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    repair = channels_last(kernels, kernels.gpu.is_compute & kernels.steady)
+    assert parts(kernels, repair, CONVOLUTION) == pytest.approx(share)

@@ -37,6 +37,7 @@ from stepscope.kernels.precision import (
     low_precision,
 )
 from stepscope.kernels.tiles import SLOWEST
+from stepscope.simulation.settings.precision import BATCH_NORM, POINTWISE, in_losses, lengths
 
 STEPS = 4
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -432,6 +433,40 @@ def test_products_of_weight_gradients_gain_less_in_tf32(tmp_path: Path) -> None:
     )
 
 
+def test_products_of_several_streams_take_the_part_that_each_has_of_the_device(
+    tmp_path: Path,
+) -> None:
+    """Two products in 1 ms on two streams do as much as two of 0.5 ms after each other."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for stream in (7, 8):
+            device.build.kernel(begin + 10, begin + 1_010, call=(begin + stream - 5, begin + 4),
+                                name=SGEMM.format("tn"), stream=stream)  # fmt: skip
+        device.at = begin + 1_020
+        device.kernel(pointwise("mul", 2))
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    rows = np.flatnonzero(kernels.in_category("matmul") & kernels.steady)
+    alone = 500_000 * 67 * ACHIEVED["fp32"] / (494.5 * TF32_ACHIEVED["tn"])
+    assert in_precision(kernels, rows, "tf32") == pytest.approx(alone + START_NS["tf32"], rel=1e-3)
+
+
+def test_what_computes_the_loss_stays_in_single_precision(tmp_path: Path) -> None:
+    """Between the last product forward and the first one backward."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for thread, name in ((MAIN, "a"), (MAIN, ""), (MAIN, "loss"), (AUTOGRAD, "loss_gradient"),
+                             (AUTOGRAD, ""), (AUTOGRAD, "b")):  # fmt: skip
+            device.kernel(pointwise(name, 2) if name else GEMM, thread=thread)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    found = {kernels.gpu.ops.text("name", row) for row in np.flatnonzero(in_losses(kernels))}
+    assert found == {pointwise("loss", 2), pointwise("loss_gradient", 2)}
+    assert in_losses(kernels).sum() == 2 * STEPS
+
+
 XMMA = "sm80_xmma_gemm_f32f32_f32f32_f32_{}_n_tilesize128x128x8_stage3_ffma_execute_kernel"
 NUMBERED = "void cutlass::Kernel2<cutlass_80_simt_sgemm_256x128_8x4_nn_align1>(int)"
 TALL = 98304
@@ -533,7 +568,7 @@ def convolved(
 def test_convolutions_without_shapes_take_a_share_with_what_is_beside_them(tmp_path: Path) -> None:
     name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
     converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
-    share = SHARE["expected"]
+    share = SHARE["tf32"]["expected"]
     assert convolved(tmp_path, name, beside=(converts,)) == [1e6 * share, 1e5 * share]
 
 
@@ -544,7 +579,7 @@ def test_conversions_of_other_convolutions_stay(tmp_path: Path) -> None:
     )
     converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
     beside = (pointwise("relu", 2), converts, half)
-    assert convolved(tmp_path, name, beside=beside) == [1e6 * SHARE["expected"]]
+    assert convolved(tmp_path, name, beside=beside) == [1e6 * SHARE["tf32"]["expected"]]
 
 
 def test_convolutions_by_their_shapes(tmp_path: Path) -> None:
@@ -565,3 +600,34 @@ def test_convolutions_by_their_shapes(tmp_path: Path) -> None:
     moved = 2 * 4 * (places * 128 + 64 * 64 * 9)
     assert backward == pytest.approx(moved / (0.1 * 4.8e12) * 1e9 + 30_000, rel=1e-3)
     assert depthwise == 1e6
+
+
+def test_convolutions_and_batch_normalisation_in_bf16(tmp_path: Path) -> None:
+    """Whose shapes are not known; PyTorch normalises BF16 by kernels of its own."""
+    convolves = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
+    converts = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(int)"
+    forward = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>(int)"
+    backward = "void cudnn::bn_bw_1C11_kernel_new<float, float, float2, 512, true, 1>(float)"
+    depthwise = "void at::native::conv_depthwise2d_forward_kernel<5, float, int>(int)"
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for name in (converts, convolves, forward, depthwise):
+            device.kernel(name)
+        device.kernel(backward, thread=AUTOGRAD)
+        device.kernel(convolves, thread=AUTOGRAD)
+        device.build.range(begin, device.at, f"step_{number}")
+    facts = device.job(tmp_path).simulation.facts[0]
+    ops, steady = facts.gpu.ops, facts.kernels.steady
+
+    def us(name: str, target: str) -> list[float]:
+        mine = ops.equals("name", name) & steady
+        return [float(ns) / 1e3 for ns in np.unique(lengths(facts, target)[mine])]
+
+    usual = 100 * SHARE["16bit"]["expected"]
+    assert us(convolves, "bf16") == us(converts, "bf16") == [pytest.approx(usual)]
+    norm = BATCH_NORM["expected"]
+    assert us(forward, "bf16") == [pytest.approx(100 * norm[0])]
+    assert us(backward, "bf16") == [pytest.approx(100 * norm[1])]
+    assert us(forward, "fp16")[0] < 100  # cuDNN's own, for half of the bytes
+    assert us(depthwise, "bf16") == [pytest.approx(100 * POINTWISE[1])]

@@ -30,7 +30,6 @@ from stepscope.diagnosis.sentence import filled
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Repair
-from stepscope.operators.bounds import own_time_ns
 from stepscope.simulation import Change, Free, Simulation
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.settings.base import Edit
@@ -197,7 +196,7 @@ def pulled(
         return []
     repairs = case.explanation.inside_kernels.repairs
     of_findings = {cause: repairs[cause].rows for cause in repairs if cause in reported}
-    own = own_time_ns(kernels)
+    own = kernels.own_ns
     least = noise_ns(case)
     of_all = _replays(case, found_causes, simulation)
     result: list[Pulled] = []

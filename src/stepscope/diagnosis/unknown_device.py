@@ -12,7 +12,7 @@ from stepscope.diagnosis.warned import Warned
 from stepscope.kernels.convolutions import SHARE, is_convolution
 from stepscope.kernels.kernels import MATH_NAMES
 
-_LEAST: Final = 0.05 / (1 - SHARE["high"])
+_LEAST: Final = 0.05 / (1 - SHARE["tf32"]["high"])
 """Share of the step from which on such products would be a finding on a device with tensor cores:
 at least so much of them would be saved that it is a twentieth of the step."""
 

@@ -20,10 +20,14 @@ from stepscope.kernels.kernels import LAYOUT_CHANGE, MATH_NAMES, Kernels
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import Shape, shapes_of
 
-SHARE: Final = {"low": 0.15, "expected": 0.27, "high": 0.42}
-"""What convolutions in TF32 take of their time in single precision on the CUDA cores, where their
-shapes are not known; conversions included. 0.14 to 0.36 in nine networks on an H200 (PyTorch
-2.11): residual, grouped, dense, depthwise beside 1 x 1, one-dimensional."""
+SHARE: Final = {
+    "tf32": {"low": 0.15, "expected": 0.27, "high": 0.42},
+    "16bit": {"low": 0.08, "expected": 0.15, "high": 0.25},
+}
+"""What convolutions in another type take of their time in single precision on the CUDA cores, where
+their shapes are not known; conversions included. TF32: 0.14 to 0.36 in nine networks on an H200
+(PyTorch 2.11): residual, grouped, dense, depthwise beside 1 x 1, one-dimensional. 16 bits by what
+:data:`_RATES` give for either type: 0.5 to 0.6 of that in ten networks."""
 
 SPREAD: Final = 1.35
 """How far a network's convolutions are from what their shapes let expect, either way: 0.76 to 1.4
@@ -58,7 +62,10 @@ _RATES: Final = {
 }
 """Fitted to 560 distinct calls of thirteen networks in TF32, and 450 of eight with channels last
 (H200, cuDNN of PyTorch 2.11). A filter of several taps reads its input several times, and kernels
-for tensor cores want channels last: where they come first, input and output are converted."""
+for tensor cores want channels last: where they come first, input and output are converted. With
+half the bytes and the other peak they hold in 16 bits: 200 distinct calls of ten networks with
+channels first take 0.7 to 1.1 times that, a network (H100 and H200). Filters that cut an image into
+patches take two to three times as long."""
 
 _CALL: Final = re.compile(
     r"^aten::(cudnn_convolution(_transpose|_relu|_add_relu)?|convolution_backward|miopen_convolution)$"
@@ -92,22 +99,23 @@ class OnTensorCores:
     most_ns: AnyArray
 
 
-def on_tensor_cores(kernels: Kernels, after: str) -> OnTensorCores:
+def on_tensor_cores(kernels: Kernels, after: str, within: BoolArray) -> OnTensorCores:
     """Convolutions that run in single precision on the CUDA cores, in another type.
 
     Args:
         kernels: the device's kernels.
-        after: the type, a key of ``categories.MATHS``.
+        after: the type, a key of :data:`SHARE`.
+        within: operations that are looked at.
     """
     ops = kernels.gpu.ops
-    mine = is_convolution(kernels) & (kernels.math == MATH_NAMES.index("fp32")) & kernels.steady
+    mine = is_convolution(kernels) & (kernels.math == MATH_NAMES.index("fp32")) & within
     old = kernels.duration_ns.astype(np.float64)
-    parts = {bound: old * share for bound, share in SHARE.items()}
+    parts = {bound: old * share for bound, share in SHARE[after].items()}
     call = _calls(kernels)
-    by_shape = _of_shapes(kernels, call, mine, after)
+    by_shape = _of_shapes(kernels, np.where(within, call, -1), mine, after)
     rest = mine & (call < 0)
     if rest.any():
-        rest |= _beside(kernels, rest) & kernels.steady & (call < 0)
+        rest |= _beside(kernels, rest) & within & (call < 0)
     known = ops.matches("name", _DEPTHWISE) & mine
     for part_of_old in parts.values():
         part_of_old[known] = old[known]
@@ -164,10 +172,11 @@ def _of_shapes(
     if peaks is None or not kernels.bandwidth or not (call[mine] >= 0).any():
         return []
     peak, bandwidth = peaks.of(after), kernels.bandwidth
+    smaller = 0.5 if after == "16bit" else 1.0
     table, ops = kernels.attribution.operators, kernels.gpu.ops
     last, first = ops.matches("name", _LAST), ops.matches("name", _FIRST)
     results = _results(kernels, call)
-    rows = np.flatnonzero((call >= 0) & kernels.steady)
+    rows = np.flatnonzero(call >= 0)
     rows = rows[np.argsort(call[rows], kind="stable")]
     bounds = np.flatnonzero(np.diff(call[rows], prepend=-2, append=-2))
     works: dict[tuple[int, int], _Work | None] = {}
@@ -183,14 +192,14 @@ def _of_shapes(
                                results)  # fmt: skip
         work = works[key]
         if work is None:
-            part = SHARE["expected"]
+            part = SHARE[after]["expected"]
         elif work.depthwise:
             part = 1.0
         else:
             in_order = bool(last[here[mine[here]]].all()) and not bool(first[here].any())
             rates = _RATES[work.backward, work.taps > 1, in_order]
             arithmetic = work.flop / (rates.peak * peak)
-            traffic = work.moved_bytes / (rates.bandwidth * bandwidth)
+            traffic = work.moved_bytes * smaller / (rates.bandwidth * bandwidth)
             new = max(arithmetic, traffic) * 1e9 + rates.start_ns
             part = min(new / max(int(kernels.duration_ns[here].sum()), 1), 1.0)
         found.append((here, part))
@@ -206,7 +215,7 @@ class _Work:
         taps: positions of the filter.
         depthwise: whether each channel is by itself.
         flop: its FLOP.
-        moved_bytes: input, weights and output, once for each result.
+        moved_bytes: input, weights and output in single precision, once for each result.
     """
 
     backward: bool

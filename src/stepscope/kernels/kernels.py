@@ -16,6 +16,7 @@ from stepscope.intervals.distinct import among
 from stepscope.kernels.attribution import OF_BACKWARD, Attribution
 from stepscope.kernels.categories import CATEGORIES, MATHS, KernelClass, classify
 from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
+from stepscope.kernels.sharing import own_time_ns
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 
@@ -177,6 +178,11 @@ class Kernels:
         """Length of each operation."""
         ops = self.gpu.ops
         return ops["end_ns"] - ops["start_ns"]
+
+    @cached_property
+    def own_ns(self) -> IntArray:
+        """The part of it that each has the device to itself (``own_time_ns``)."""
+        return own_time_ns(self.gpu)
 
     @cached_property
     def steady(self) -> BoolArray:

@@ -15,7 +15,8 @@ from typing import Final
 import numpy as np
 
 from stepscope.kernels.kernels import LAYOUT_CHANGE, PHASES, Kernels, Repair
-from stepscope.trace.frame import AnyArray, BoolArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
+from stepscope.trace.shapes import shapes_of
 
 STAYS: Final = (0.0, 0.0, 0.3)
 """Part of the transposes that stays (the first convolution's input, operators that have no other
@@ -65,12 +66,31 @@ which cuDNN has hardly a kernel that reads channels last. Of 18 such convolution
 longer, transposes aside, and all of them twice as long on average; of four channels in half
 precision the gradient of the weights took ten times as long."""
 
+LAST_PADDED: Final = (1.0, 1.05, 2.0)
+"""The same where shapes tell that its channels are no multiple of four, as the three of an image:
+cuDNN pads them (``nhwcAddPadding``) and has the kernels of eight then. For each element that takes
+as long with channels last as with channels first, in either pass (two programs, H100, BF16)."""
+_PADDED: Final = 4
+
+_PERMUTES: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
+PERMUTED_FORWARD: Final = (1.0, 6.0, 7.5)
+PERMUTED_BACKWARD: Final = (1.0, 4.0, 5.0)
+"""Copies that reorder a tensor between two convolutions (pixels or channels are shuffled): what
+they give has channels first whatever they read. They read or write across rows then, which takes
+PyTorch's copies twice as long (150 against 300 thousand million elements a second in some twenty
+programs on H100 and H200), and the convolution has its operand transposed by further such copies:
+in the forward pass, and again in the backward pass, which transposes the saved one; and so is the
+gradient that the copy's own backward pass gives. At least nothing changes: what is copied may be a
+part of the channels."""
+_OF_IMAGES: Final = 4
+"""Dimensions of batches of images; a permutation of pixels or channels has more."""
+
 
 def channels_last(kernels: Kernels, mine: BoolArray) -> Repair | None:
     """Kernels for channels first and transposes, and what they take with channels last.
 
     None where no transposes surround convolutions. Of the transposes those that group
-    normalisation needs stay.
+    normalisation needs stay; others become copies where a permutation gives channels first.
 
     Args:
         kernels: the device's kernels.
@@ -144,7 +164,77 @@ def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray
         passes = np.array(IN_TRANSFORMS if both else FORWARD_IN_TRANSFORMS)
         whole, applied = (float(kernels.duration_ns[rows].sum()) for rows in (own, transforms))
         found.append((own, np.minimum(passes * applied / whole, 1.0)[:, None]))
-    found.append((_ends_with(kernels, mine), np.array(LAST)[:, None]))
+    permuted = _between_convolutions(kernels, named(_PERMUTES.pattern))
+    found.append((permuted & ~backward, np.array(PERMUTED_FORWARD)[:, None]))
+    found.append((permuted & backward, np.array(PERMUTED_BACKWARD)[:, None]))
+    at_end = _ends_with(kernels, mine)
+    rows = np.flatnonzero(at_end)
+    padded = np.zeros(len(ops), bool)
+    padded[rows] = _output_channels(kernels, rows) % _PADDED > 0
+    found.append((at_end & ~padded, np.array(LAST)[:, None]))
+    found.append((padded, np.array(LAST_PADDED)[:, None]))
+    return found
+
+
+_WEIGHTS: Final = {
+    "aten::cudnn_convolution": 1,
+    "aten::miopen_convolution": 1,
+    "aten::convolution_backward": 2,
+}
+"""Operators, and which of their shapes is that of the weights."""
+
+
+def _output_channels(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Channels of what convolutions give, as shapes tell; 0 where none do."""
+    table, operator = kernels.attribution.operators, kernels.attribution.operator
+    found = np.zeros(len(rows), np.int64)
+    if not len(table) or "input_shapes" not in table:
+        return found
+    for place, row in enumerate(operator[rows].tolist()):
+        weights = _WEIGHTS.get(table.text("name", row)) if row >= 0 else None
+        if weights is not None and table["input_shapes"][row] >= 0:
+            shapes = shapes_of(table.text("input_shapes", row))
+            found[place] = shapes[weights][0] if len(shapes) > weights and shapes[weights] else 0
+    return found
+
+
+_WORKS_ON_IMAGES: Final = (
+    "convolution",
+    "matmul",
+    "attention",
+    "normalisation",
+    "softmax",
+    "index",
+)
+"""Categories that tell what a copy between two of them is for: tokens, slices, or pixels."""
+
+
+def _between_convolutions(kernels: Kernels, copies: BoolArray) -> BoolArray:
+    """Those of some copies that stand between convolutions, apart from what is pointwise.
+
+    Where shapes are recorded, those of more dimensions than images have.
+    """
+    table, operator = kernels.attribution.operators, kernels.attribution.operator
+    if len(table) and "input_shapes" in table:
+        dimensions = np.array(
+            [max(map(len, shapes_of(text)), default=0) for text in table.texts["input_shapes"]]
+            + [_OF_IMAGES + 1]
+        )
+        code = np.where(operator >= 0, table["input_shapes"][np.maximum(operator, 0)], -1)
+        copies = copies & (dimensions[code] > _OF_IMAGES)
+    works = kernels.gpu.is_compute & kernels.in_category(*_WORKS_ON_IMAGES)
+    rows = kernels.order[works[kernels.order]]
+    found = np.zeros(len(copies), bool)
+    if not len(rows) or not copies.any():
+        return found
+    place = np.empty(len(copies), np.int64)
+    place[kernels.order] = np.arange(len(copies))
+    at = np.flatnonzero(copies)
+    after = np.searchsorted(place[rows], place[at])
+    inner = (after > 0) & (after < len(rows))
+    at, after = at[inner], after[inner]
+    convolves = kernels.in_category("convolution")[rows]
+    found[at[convolves[after - 1] & convolves[after]]] = True
     return found
 
 

@@ -71,7 +71,9 @@ def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
     """What GEMMs take in another type, ns.
 
     The time that they take, over the ratio of what is achieved of both types' peaks; not less than
-    the achieved rate and the memory allow where their shapes are known.
+    the achieved rate and the memory allow where their shapes are known. Of GEMMs that run at the
+    same time (the layers of a recurrent network, on several streams) it is the part that each has
+    the device to itself: quicker ones leave it to the others.
 
     Args:
         kernels: the device's kernels.
@@ -93,7 +95,8 @@ def in_precision(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
     smaller = _ITEM_BYTES[after] / sizes[kernels.math[rows]]
     moved[rows] += _by_tiles(kernels, rows, flop[rows], peaks, after)
     traffic = moved[rows] * smaller / (kernels.attainable_bandwidth or np.inf) * 1e9
-    new = np.maximum(np.maximum(old * before / rate, arithmetic), traffic)
+    own = kernels.own_ns[rows]
+    new = np.maximum(np.maximum(own * before / rate, arithmetic), traffic)
     new = np.maximum(new + START_NS.get(after, 0), _LEAST_NS)
     if after == "tf32":
         new = np.where(_unaligned(kernels, rows), old, new)
@@ -172,7 +175,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
         return None
     # on some GPUs TF32 is no faster than the CUDA cores, only BF16 is
     after = "tf32" if peaks.tf32 > _FASTER * peaks.fp32 else "16bit"
-    convolved = on_tensor_cores(kernels, after)
+    convolved = on_tensor_cores(kernels, after, kernels.steady)
     single = kernels.in_category("matmul") & kernels.steady
     single &= kernels.math == MATH_NAMES.index("fp32")
     single[convolved.rows] = False

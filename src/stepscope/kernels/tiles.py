@@ -138,6 +138,6 @@ def _summed(
 ) -> FloatArray:
     """Products that are summed for each element of results of some sizes."""
     filling = kernels.blocks[rows] >= kernels.device[1]
-    by_time = np.where(filling, kernels.duration_ns[rows] * 1e-9 * rate * SLOWEST, 0.0)
+    by_time = np.where(filling, kernels.own_ns[rows] * 1e-9 * rate * SLOWEST, 0.0)
     done = np.where(flop > 0, flop, by_time)
     return np.where(size > 0, done / np.maximum(2 * size, 1.0), 0.0)

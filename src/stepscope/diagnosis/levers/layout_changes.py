@@ -31,9 +31,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         recommendations=[
             "model = model.to(memory_format=torch.channels_last), and the images: "
             "images.to(device, memory_format=torch.channels_last)",
-            "with that, keep every operator between convolutions in it: no .view or .permute that "
-            "brings channels first back, and batch rather than group normalisation, which has no "
-            "kernel for channels last",
+            "with that, keep every operator between convolutions in it: no .view, .permute or "
+            "pixel_shuffle that brings channels first back, and batch rather than group "
+            "normalisation, which has no kernel for channels last",
             "where the last convolution has few channels (an image, latents), compare both: it "
             "may take several times as long with channels last",
         ],
@@ -55,9 +55,11 @@ LEVER = Lever(
         "the step without the transposes, of which the range's upper end keeps a third, and group "
         "normalisations keep theirs; batch normalisation, pooling, upsampling, depthwise "
         "convolutions and gradients of biases at the part of their time that they were measured "
-        "to take with channels last. Whether the convolution that ends a network is as quick then "
-        "no capture tells: the upper end has it take ten times as long. The host goes on doing "
-        "what leads to a convolution"
+        "to take with channels last. Copies that reorder pixels or channels between convolutions "
+        "(pixel_shuffle) give channels first in any case: they become slower, and what they give "
+        "is transposed by further copies. Whether the convolution that ends a network is as quick "
+        "then no capture tells: the upper end has it take ten times as long. The host goes on "
+        "doing what leads to a convolution"
     ),
     reference="PyTorch: channels last memory format; NVIDIA: tensor layouts in memory",
     find=find,

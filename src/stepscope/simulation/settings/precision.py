@@ -9,7 +9,9 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.kernels.kernels import MATH_NAMES
+from stepscope.kernels.convolutions import on_tensor_cores
+from stepscope.kernels.efficiency import product_elements
+from stepscope.kernels.kernels import MATH_NAMES, Kernels
 from stepscope.operators.bounds import kernel_bounds
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import C
@@ -52,6 +54,14 @@ SPREAD: Final = (0.75, 1.25)
 POINTWISE: Final = (1.0, 0.75, 0.5)
 """Time of pointwise kernels in half precision over single: of those between two GEMMs half of the
 bytes go, residual additions and what autocast keeps in FP32 stay. Most, usual, least."""
+
+BATCH_NORM: Final = {"low": (1.4, 1.05), "expected": (1.6, 1.1), "high": (1.95, 1.2)}
+"""Batch normalisation in BF16 over what cuDNN takes in single precision, in the forward and the
+backward pass: PyTorch has its own kernels for it, which read each channel in one block. By element
+of tensors of more than three million, in ten networks with channels first of 64 to 192 channels
+(46 distinct calls, H100 and H200, PyTorch 2.11)."""
+
+_SINGLE_DEPTHWISE: Final = r"depthwise\w*<(\d+, )*float"
 
 CASTS_A_GEMM: Final = 1.6
 """Kernels that cast for a product in either pass: its weight, and every other time its input."""
@@ -181,8 +191,36 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
     new = np.where(mine, np.minimum(quicker, old), old)
     if after == "16bit":
         share = dict(zip(("high", "expected", "low"), POINTWISE, strict=True))[bound]
-        new = np.where(_pointwise(facts), old * share, new)
+        # what computes the loss may be in half precision at best
+        halved = _pointwise(facts) & (bound == "low" or ~in_losses(kernels))
+        new = np.where(halved, old * share, new)
+        new = _convolutions(facts, new, share, bound)
+        if target == "bf16":
+            new = _batch_norms(facts, old, new, bound)
     return np.rint(new).astype(np.int64)
+
+
+def _convolutions(facts: Facts, new: FloatArray, share: float, bound: Bound) -> FloatArray:
+    """The same with convolutions that ran on the CUDA cores, by what their calls take."""
+    kernels = facts.kernels
+    if not kernels.in_category("convolution").any():
+        return new
+    found = on_tensor_cores(kernels, "16bit", kernels.gpu.is_compute)
+    new = new.copy()
+    new[found.rows] = {"low": found.least_ns, "expected": found.new_ns, "high": found.most_ns}[
+        bound
+    ]
+    # each channel by itself: what waits for memory on any cores
+    single = names_with(kernels, _SINGLE_DEPTHWISE)
+    return np.where(single, kernels.duration_ns * share, new)
+
+
+def _batch_norms(facts: Facts, old: FloatArray, new: FloatArray, bound: Bound) -> FloatArray:
+    """The same with batch normalisation by cuDNN, which PyTorch does not use for BF16."""
+    forward, backward = BATCH_NORM[bound]
+    mine = names_with(facts.kernels, r"cudnn::bn_(fw_tr|bw)_")
+    share = np.where(facts.kernels.in_phase("backward"), backward, forward)
+    return np.where(mine, old * share, new)
 
 
 def _ratio(before: float, after: float, name: str, to: str) -> float:
@@ -216,6 +254,34 @@ def _pointwise(facts: Facts) -> BoolArray:
     return mask
 
 
+def in_losses(kernels: Kernels) -> BoolArray:
+    """Operations between the last product of a forward pass and the first of its backward pass.
+
+    They compute the loss and its gradient: from what the product gives, which losses of autocast,
+    targets and ``.float()`` make single precision, and which stays so up to the product's gradient.
+    """
+    found = np.zeros(len(kernels.gpu.ops), bool)
+    order, at = _products_in_order(kernels)
+    backward = kernels.in_phase("backward")[order[at]]
+    for place in np.flatnonzero(~backward[:-1] & backward[1:]).tolist():
+        found[order[at[place] + 1 : at[place + 1]]] = True
+    return found
+
+
+def _loss_elements(kernels: Kernels) -> float:
+    """Elements that products hand to losses, a step; 0 where no shapes tell."""
+    order, at = _products_in_order(kernels)
+    backward = kernels.in_phase("backward")[order[at]]
+    rows = order[at[:-1][~backward[:-1] & backward[1:]]]
+    return kernels.per_step(float(product_elements(kernels)[1][rows[kernels.steady[rows]]].sum()))
+
+
+def _products_in_order(kernels: Kernels) -> tuple[IntArray, IntArray]:
+    """Rows in the order of enqueueing, and the places of products among them."""
+    products = kernels.in_category("matmul", "convolution", "attention")
+    return kernels.order, np.flatnonzero(products[kernels.order])
+
+
 def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
     """What autocast's casts cost: bytes on the device, launches on the host.
 
@@ -231,7 +297,8 @@ def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
     # half of the inputs come from an operation that autocast keeps in FP32
     inputs = kernels.per_step(float(input_elements(kernels, rows).sum()))
     share = {"low": 0.0, "expected": 0.5, "high": 1.0}[bound]
-    numbers = 2 * facts.parameters.count + 2 * share * inputs
+    # what losses get is widened, and its gradient narrowed
+    numbers = 2 * facts.parameters.count + 2 * share * inputs + 2 * _loss_elements(kernels)
     each = numbers * CAST_BYTES / facts.bandwidth / count if facts.bandwidth else 0.0
     casts = np.where(_with_bias(facts)[rows], CASTS_A_GEMM + CASTS_A_BIAS, CASTS_A_GEMM)
     launches = 2 * kernels.per_step(float(casts.sum())) / count
@@ -290,8 +357,10 @@ SETTING = Setting(
         "products take their time over the ratio of what libraries achieve in either type (the "
         "datasheet's peaks, or measured ceilings with --ceilings), but not less than their bytes "
         "take at memory speed; attention gets the newer kernels that half precision has. With "
-        "16 bits, pointwise kernels between products move fewer bytes, and autocast's casts are "
-        "added, on the device by their bytes and on the host as launches"
+        "16 bits, convolutions take what their shapes tell, conversions of the layout included, "
+        "pointwise kernels between products move fewer bytes, what computes the loss does not, "
+        "batch normalisation in BF16 takes PyTorch's own kernels, and autocast's casts are added, "
+        "on the device by their bytes and on the host as launches"
     ),
     assumes="autocast around forward and loss; accuracy is not looked at",
     checked="FP32 or TF32 to BF16, and FP32 to TF32; FP8 is extrapolated",
