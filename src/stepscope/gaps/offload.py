@@ -92,8 +92,8 @@ class Offload(HostEvents):
             what came down.
         evidence: index into ``OFFLOAD_EVIDENCE``.
         rows: rows of ``GPU.ops`` of all these copies.
-        launching: stretches inside the journeys in which the host launches kernels: the program's
-            own work, which stays when the copies go.
+        apart: stretches inside the journeys that stay when the copies go: in which the host
+            launches kernels, and long silences that few of the journeys hold.
     """
 
     downs: IntArray
@@ -104,16 +104,20 @@ class Offload(HostEvents):
     between_ns: IntArray
     evidence: IntArray
     rows: IntArray
-    launching: Intervals
+    apart: Intervals
 
     @property
     def intervals(self) -> Intervals:
-        """The host's time that the offload owns: the journeys without the launches of kernels."""
-        return subtract((self.start_ns, self.end_ns), self.launching)
+        """The host's time that the offload owns: the journeys without what stays."""
+        return subtract((self.start_ns, self.end_ns), self.apart)
 
 
 _NOTHING = np.empty(0, np.int64)
-NO_OFFLOAD: Final = Offload(*[_NOTHING] * 10, EMPTY)
+NO_OFFLOAD: Final = Offload(
+    *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING),
+    _NOTHING,
+    EMPTY,
+)
 
 
 def returning(
@@ -163,6 +167,7 @@ def find_offload(
     *,
     trains: bool = True,
     input_ns: IntArray = _NOTHING,
+    quiet: Intervals = EMPTY,
 ) -> Offload:
     """The journeys to the host and back inside a window.
 
@@ -173,6 +178,7 @@ def find_offload(
         trains: whether the program trains: only then are there averages of weights, and gradients.
         input_ns: when a launching thread begins to get input: the host's work on what came down has
             ended by then.
+        quiet: long silences of the host that nothing explains.
     """
     ops = gpu.ops
     begin, end = int(window[0][0]), int(window[1][0])
@@ -208,6 +214,11 @@ def find_offload(
     # what stays down is worked on after the last of it, too
     stays = evidence[first] == STAYS_DOWN
     stop = np.clip(np.where(stays, _until_next(gpu, stop, input_ns, end), stop), begin, end)
+    # a layer on the CPU is at work from the window's begin to its first result, and to the end
+    if evidence[0] == GRADIENT and not is_down[0]:
+        start[0] = begin
+    if evidence[-1] == GRADIENT and is_down[-1]:
+        stop[-1] = end
     mine = np.zeros(len(ops), bool)
     mine[rows] = True
     copies = intersect(gpu.union_of(mine & host_device_copies(gpu)), window)
@@ -218,7 +229,10 @@ def find_offload(
     ending = np.minimum(stop, np.append(start[1:], end))
     turns = is_down & np.append(~is_down[1:], False)
     turns[np.append(first[1:], len(rows)) - 1] = False  # where the journey ends
-    apart = np.append(gpu.enqueue_begin_ns[rows[1:]], 0) - done
+    until_next = np.append(gpu.enqueue_begin_ns[rows[1:]], 0) - done
+    # work on what came down is in every journey; what few hold is a pause of the host
+    working = overlap_per_window(quiet, start, ending) > 0
+    pauses = quiet if working.sum() < MOST_STEPS * len(start) else EMPTY
     return Offload(
         start_ns=start,
         end_ns=ending,
@@ -227,10 +241,13 @@ def find_offload(
         ups=np.add.reduceat((~is_down).astype(np.int64), first),
         up_bytes=np.add.reduceat(np.where(is_down, 0, size), first),
         copy_ns=overlap_per_window(exposed, opened, closed),
-        between_ns=np.add.reduceat(np.where(turns, np.maximum(apart, 0), 0), first),
+        between_ns=np.add.reduceat(np.where(turns, np.maximum(until_next, 0), 0), first),
         evidence=evidence[first],
         rows=np.sort(rows),
-        launching=intersect(_launching(gpu, rows), (start, ending)),
+        apart=intersect(
+            union(*map(np.concatenate, zip(_launching(gpu, rows), pauses, strict=True))),
+            (start, ending),
+        ),
     )
 
 
@@ -287,7 +304,7 @@ def _of_layers_on_cpu(gpu: GpuTimeline, rows: IntArray, step: IntArray, n_steps:
     down = gpu.ops.equals("copy_kind", "DtoH")[rows]
     result = ~down & (thread[rows] == main)
     gradient = down & (thread[rows] != main) & among(thread[rows], launching[launching >= 0])
-    known = {}
+    known: dict[tuple[int, int], int] = {}
     for i in np.flatnonzero(result).tolist():
         known.setdefault((int(step[i]), int(size[i])), i)
     mine = none.copy()
@@ -303,7 +320,7 @@ def _of_layers_on_cpu(gpu: GpuTimeline, rows: IntArray, step: IntArray, n_steps:
 
 
 def _until_next(gpu: GpuTimeline, at: IntArray, input_ns: IntArray, end_ns: int) -> IntArray:
-    """When the host next enqueues something or begins to get input after each time, or ``end_ns``."""
+    """When the host next enqueues anything or gets input after each time, or ``end_ns``."""
     following = np.append(np.sort(np.concatenate((gpu.enqueue_begin_ns, input_ns))), end_ns)
     index = np.minimum(np.searchsorted(following, at), len(following) - 1)
     until: IntArray = np.maximum(at, np.minimum(following[index], end_ns))

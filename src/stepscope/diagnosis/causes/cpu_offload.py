@@ -1,4 +1,4 @@
-"""Gradients, optimizer states or activations travel to the CPU and back in every step."""
+"""State or computation is on the CPU, and what it needs travels there in every step."""
 
 from __future__ import annotations
 
@@ -172,19 +172,24 @@ CAUSE = Cause(
     title="CPU offload",
     definition=(
         "Gradients, optimizer states, parameters or activations are copied to the host and back "
-        "in every step. The copies, and what the host computes on the data in between, such as "
-        "the optimizer's update, keep the GPU waiting."
+        "in every step, or an average of the weights or a layer of the model is kept there. The "
+        "copies, and what the host computes on the data, such as the optimizer's update, keep the "
+        "GPU waiting."
     ),
     differential=(
         "input_starvation is a batch that goes up and does not come down; checkpoint_stall reads "
-        "the state back in a few steps and uploads nothing; blocking_copy sends data one way. "
+        "the state back in a few steps and uploads nothing; blocking_copy sends data one way, "
+        "host_sync reads a value. "
         "Offloaded data has the same sizes down and up in one step: at least four tensors of two "
-        "sizes, or any where a range says optimizer or offload."
+        "sizes, or any where a range says optimizer or offload, or what the main thread sends up "
+        "and autograd's thread, with its gradient, down. State that the CPU keeps goes down only: "
+        "at least eight tensors in a row, of several sizes that are the same in every step."
     ),
     prediction=(
         "the step without these copies and the idle time around them; where the host worked on "
-        "the data, plus a fused update on the GPU, which moves each tensor seven times at the "
-        "memory's speed and takes the host a quarter of a millisecond and 6 us a tensor"
+        "the data, plus a fused update on the GPU, which moves each tensor seven times (three "
+        "times for an average of the weights) at the memory's speed and takes the host a quarter "
+        "of a millisecond and 6 us a tensor"
     ),
     reference="Ren et al., ZeRO-Offload (USENIX ATC 2021); PyTorch: FSDP CPUOffload",
     min_share=0.05,
