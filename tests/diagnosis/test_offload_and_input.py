@@ -282,9 +282,13 @@ def ranged(build: Build) -> None:
 
 def test_an_upload_at_the_beginning_of_a_step_is_a_batch(tmp_path: Path) -> None:
     build = Build()
-    waiting(build, upload=1 << 20)
+    waiting(build, upload=1 << 20, kernel="at::native::gemm")
     ranged(build)
-    assert diagnosed(build, tmp_path).verdict == "input_starvation"
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "input_starvation"
+    # nothing tells a loader's worker that is late from a thread that makes its batches itself
+    assert "makes it itself" in found.findings[0].message
+    assert "the training thread makes the batch itself" in found.findings[0].recommendations[0]
 
 
 @pytest.mark.parametrize(
