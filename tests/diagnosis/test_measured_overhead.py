@@ -95,8 +95,8 @@ def test_work_that_took_longer_where_nothing_was_recorded_widens_the_range(tmp_p
         lows.append(first.prediction_low_ns)
         others.append((first.predicted_step_ns, first.prediction_high_ns))
     assert others[0] == others[1]
-    # 4.1 ms remain of 10, and may be those of 16: as a ratio, 2.56 of 10 instead of 4.1
+    # 4 ms remain of 10, and may be those of 16: as a ratio, 2.5 of 10 instead of 4
     middle = others[0][0]
-    assert middle == pytest.approx(4.1e6, rel=0.02)
-    apart = middle - 10e6 * 4.1 / 16
+    assert middle == pytest.approx(4.0e6, rel=0.02)
+    apart = middle - 10e6 * 4 / 16
     assert lows[1] == pytest.approx(middle - math.hypot(middle - lows[0], apart), rel=0.02)
