@@ -122,6 +122,8 @@ def detect(case: Case) -> Detection | None:
         message += (
             "; whether the training thread waits for a batch, makes it itself (NumPy, Python), or "
             "does other work before it, the capture does not show"
+            if loader.who == "unknown"
+            else "; without annotations, other host work between steps looks the same"
         )
     recommendations = [
         "raise DataLoader(num_workers=...) until the wait disappears, with "

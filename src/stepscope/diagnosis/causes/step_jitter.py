@@ -152,6 +152,8 @@ _DO = {
     "untraced_cpu": [
         "rule out Python's garbage collector: gc.freeze() after warm-up, gc.disable() and "
         "gc.collect() at a chosen step",
+        "rule out other Python threads of the program (a logger, a reader of messages): while one "
+        "computes, it holds the GIL",
         "check the machine: other processes on its cores, CPU limits of the container, swapping",
     ],
     "launch": [
