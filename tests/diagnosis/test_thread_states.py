@@ -95,3 +95,23 @@ def test_other_threads_beside_late_launches_are_said_to_be_unknown(
         assert figures(finding)["other_threads_ns"] == pytest.approx(ran * US, rel=0.01)
         assert finding.next_capture is not None
         assert "--waits" in finding.next_capture
+
+
+@pytest.mark.parametrize("regular", [False, True])
+def test_pauses_that_no_step_has_alike_are_said_to_be_unknown(
+    tmp_path: Path, regular: bool
+) -> None:
+    """Each step: 40 launches of 300 us, and a pause of 4 ms ahead of another one of them."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for k in range(40):
+            at += 4_000 if k == (20 if regular else 3 * i + 2) else 0
+            build.kernel(at + 20, at + 30, call=(at + 5, at + 10))
+            at += 300
+        build.range(begin, at, f"step {i}")
+    found = {f.cause: f for f in diagnosed(build, tmp_path).findings}
+    assert ("host_compute" in found) == regular
+    late = found["launch_bound"]
+    assert ("places that differ from step to step" in late.message) == (not regular)
+    assert ("--waits" in (late.next_capture or "")) == (not regular)
