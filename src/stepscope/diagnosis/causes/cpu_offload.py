@@ -120,6 +120,7 @@ def detect(case: Case) -> Detection | None:
         time_ns=idle + copies,
         direct_ns=case.direct_ns(_ID) + copies,
         uncertain_ns=case.idle_ns("launch_bound") + case.idle_ns("host_sync"),
+        work_ns=idle,
         time_sql=(
             "SELECT round((coalesce((SELECT sum(end_ns - start_ns) FROM idle_gap "
             f"WHERE cause = '{_ID}' AND {{gpu}}), 0) "
