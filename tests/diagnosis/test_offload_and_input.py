@@ -88,6 +88,19 @@ def test_an_update_on_the_device_takes_the_host_its_time(tmp_path: Path) -> None
     assert first.predicted_step_ns == pytest.approx(4e6 + 0.25e6 + 5 * 6e3, rel=0.02)
 
 
+def test_an_update_after_gradients_that_go_down_one_by_one(tmp_path: Path) -> None:
+    """The host works in one of five journeys of each step, and in every step."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for size in SIZES:
+            at = journey(build, work(build, at), [size], "DtoH")
+        at = journey(build, at + 20_000, SIZES, "HtoD")
+        build.range(begin, at, f"step {i}")
+    (offload,) = (f for f in diagnosed(build, tmp_path).findings if f.cause == "cpu_offload")
+    assert offload.time_ns_per_step > 20e6
+
+
 def test_small_tensors_travel_along_and_a_loss_does_not(tmp_path: Path) -> None:
     """Biases lie between large tensors and at either end; a number goes up and down anyway."""
     build, at = Build(), 0.0

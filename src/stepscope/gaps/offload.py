@@ -93,7 +93,7 @@ class Offload(HostEvents):
         evidence: index into ``OFFLOAD_EVIDENCE``.
         rows: rows of ``GPU.ops`` of all these copies.
         apart: stretches inside the journeys that stay when the copies go: in which the host
-            launches kernels, and long silences that few of the journeys hold.
+            launches kernels, and long silences that few of the steps hold.
     """
 
     downs: IntArray
@@ -230,9 +230,11 @@ def find_offload(
     turns = is_down & np.append(~is_down[1:], False)
     turns[np.append(first[1:], len(rows)) - 1] = False  # where the journey ends
     until_next = np.append(gpu.enqueue_begin_ns[rows[1:]], 0) - done
-    # work on what came down is in every journey; what few hold is a pause of the host
-    working = overlap_per_window(quiet, start, ending) > 0
-    pauses = quiet if working.sum() < MOST_STEPS * len(start) else EMPTY
+    # work on what came down is in every step that has journeys; what few hold is a pause
+    in_step = np.searchsorted(step_begin_ns, start, side="right")
+    working = distinct_values(in_step[overlap_per_window(quiet, start, ending) > 0])
+    seldom = len(working) < MOST_STEPS * len(distinct_values(in_step))
+    pauses = quiet if seldom else EMPTY
     return Offload(
         start_ns=start,
         end_ns=ending,
