@@ -97,6 +97,27 @@ def test_further_kernels_in_a_few_steps(tmp_path: Path) -> None:
     assert "ema_update" in diagnosis.findings[0].message
 
 
+def test_what_recording_takes_of_further_kernels_is_no_cause_of_theirs(tmp_path: Path) -> None:
+    """Two steps launch eight kernels more, of 400 us, and recording each takes the host 600 us."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = step(build, at, i)
+        if i % 5 == 4:
+            build.rows["range"].pop()
+            for _ in range(8):
+                build.overhead(at, at + 600, "profiler")
+                build.kernel(at + 605, at + 1_005, call=(at + 601, at + 604), name="validation")
+                at += 1_005
+            build.range(begin, at, f"step {i}")
+    e, diagnosis = made(build, tmp_path)
+    idle = e.outliers.excess_ns("idle", "profiler_overhead")
+    # two steps of eight times 600 us, but for what lies beside the calls
+    assert idle == pytest.approx(2 * 8 * 600 * US, rel=0.02)
+    assert idle > 0.5 * int(e.outliers.parts["excess_ns"].sum())
+    assert "step_jitter" in {f.cause for f in diagnosis.findings}
+
+
 def test_the_same_kernels_slower(tmp_path: Path) -> None:
     build, at = Build(), 0.0
     for i in range(STEPS):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -89,3 +90,36 @@ def test_without_unrecorded_steps_nothing_is_said(tmp_path: Path) -> None:
     cost = found.profiler_overhead
     assert cost is None or cost.how == "estimated"
     assert not [text for text in found.warnings if "profiler overhead" in text]
+
+
+def test_recorded_steps_that_are_shorter_than_those_of_the_run(tmp_path: Path) -> None:
+    found = diagnosed(busy(12_000.0), tmp_path)
+    (output,) = [text for text in found.warnings if "not those of the run" in text]
+    assert "10 steps of it that were not recorded took 12.0 ms" in output
+    assert unsupported(output, found.evidence, []) == []
+
+
+def test_work_that_took_longer_where_nothing_was_recorded_widens_the_range(tmp_path: Path) -> None:
+    """The host works for 6 of 10 ms; in unrecorded steps it may have worked for 6 ms more."""
+    lows, others = [], []
+    for unrecorded in (10_000.0, 16_000.0):
+        build, at = Build(), 0.0
+        for i in range(STEPS):
+            build.range(at, at + STEP, f"step_{i}", domain="stepscope")
+            for k in range(8):
+                begin, call = at + 6_000 + 500 * k, at + 5_900 + 4 * k
+                build.kernel(begin, begin + 495, call=(call, call + 3), name=f"gemm_{k}")
+            at += STEP
+        stretch(build, 0, at, STEPS, recorded=True)
+        stretch(build, at + 50_000, at + 50_000 + 10 * unrecorded, 10, recorded=False)
+        folder = tmp_path / str(unrecorded)
+        folder.mkdir()
+        (first,) = (f for f in diagnosed(build, folder).findings if f.cause == "host_compute")
+        lows.append(first.prediction_low_ns)
+        others.append((first.predicted_step_ns, first.prediction_high_ns))
+    assert others[0] == others[1]
+    # 4 ms remain of 10, and may be those of 16: as a ratio, 2.5 of 10 instead of 4
+    middle = others[0][0]
+    assert middle == pytest.approx(4.0e6, rel=0.02)
+    apart = middle - 10e6 * 4 / 16
+    assert lows[1] == pytest.approx(middle - math.hypot(middle - lows[0], apart), rel=0.02)

@@ -15,23 +15,34 @@ STEPS = 10
 SIZES = [4 << 20, 1 << 20, 2 << 20, 1 << 20, 4 << 20]
 
 
-def work(build: Build, at: float, kernels: int = 40, name: str = "gemm") -> float:
+def work(
+    build: Build, at: float, kernels: int = 40, name: str = "gemm", thread: int = MAIN
+) -> float:
     """Kernels one after the other, launched ahead; when the host has launched them and they end."""
     end = at + 20
     for i in range(kernels):
-        build.kernel(end, end + 50, call=(at + 4 * i, at + 4 * i + 3), name=f"{name}_{i % 9}")
+        build.kernel(end, end + 50, call=(at + 4 * i, at + 4 * i + 3), name=f"{name}_{i % 9}",
+                     thread=thread)  # fmt: skip
         end += 50
     return end
 
 
-def journey(build: Build, at: float, sizes: list[int], kind: str) -> float:
+def journey(
+    build: Build,
+    at: float,
+    sizes: list[int],
+    kind: str,
+    *,
+    host: float = 0.0,
+    thread: int = MAIN,
+) -> float:
     for size in sizes:
         time = size / 25_000  # us at 25 GB/s
         down = kind == "DtoH"
         build.copy(at + 5, at + 5 + time, call=(at, at + 8 + time), kind=kind, size=size,
                    src="device" if down else "pageable", dst="pageable" if down else "device",
-                   call_name="cudaMemcpy")  # fmt: skip
-        at += 12 + time
+                   call_name="cudaMemcpy", thread=thread)  # fmt: skip
+        at += 12 + time + host
     return at
 
 
@@ -75,6 +86,19 @@ def test_an_update_on_the_device_takes_the_host_its_time(tmp_path: Path) -> None
         build.range(begin, at, f"step {i}")
     (first,) = (f for f in diagnosed(build, tmp_path).findings if f.cause == "cpu_offload")
     assert first.predicted_step_ns == pytest.approx(4e6 + 0.25e6 + 5 * 6e3, rel=0.02)
+
+
+def test_an_update_after_gradients_that_go_down_one_by_one(tmp_path: Path) -> None:
+    """The host works in one of five journeys of each step, and in every step."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        for size in SIZES:
+            at = journey(build, work(build, at), [size], "DtoH")
+        at = journey(build, at + 20_000, SIZES, "HtoD")
+        build.range(begin, at, f"step {i}")
+    (offload,) = (f for f in diagnosed(build, tmp_path).findings if f.cause == "cpu_offload")
+    assert offload.time_ns_per_step > 20e6
 
 
 def test_small_tensors_travel_along_and_a_loss_does_not(tmp_path: Path) -> None:
@@ -162,6 +186,93 @@ def test_an_update_on_the_host_between_two_flat_copies(tmp_path: Path) -> None:
         assert (found.verdict == "cpu_offload") == (not on_device)
 
 
+AVERAGED = [4 << 20, 4096, 8, 1 << 20, 512, 2 << 20, 4, 4096, 1 << 20, 512]
+
+
+def averaging(build: Build, *, host: float, sizes: list[int], changing: bool = False) -> None:
+    """Forward and backward pass, then tensors down one by one, the host at work on each."""
+    at = 0.0
+    for i in range(STEPS):
+        begin = at
+        at = work(build, at)
+        sent = [size + 256 * i for size in sizes] if changing else sizes
+        at = journey(build, at, sent, "DtoH", host=host)
+        build.range(begin, at, f"step {i}")
+
+
+def test_an_average_of_the_weights_on_the_cpu(tmp_path: Path) -> None:
+    """Eight tensors and two numbers go down, with a millisecond of work on each, and stay."""
+    build = Build()
+    averaging(build, host=900, sizes=AVERAGED)
+    found = diagnosed(build, tmp_path)
+    assert [f.cause for f in found.findings] == ["cpu_offload"]
+    first = found.findings[0]
+    known = figures(first)
+    assert (known["downs"], known["ups"]) == (8, 0)
+    assert known["down_bytes"] == sum(size for size in AVERAGED if size > 8)
+    assert "nothing comes back" in first.message
+    # the copies and all the host does around them, but for the launch of the next kernel
+    copied = sum(AVERAGED) / 25_000 + len(AVERAGED) * (12 + 900)
+    assert first.time_ns_per_step == pytest.approx(copied * 1e3, rel=0.02)
+    # 2 ms of kernels stay, and the average is updated on the device
+    assert first.predicted_step_ns == pytest.approx(2.3e6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "changing"),
+    [
+        (AVERAGED[:8], False),  # six tensors may be results
+        ([1 << 20] * 10, False),  # so may ten of one size
+        ([512] * 5 + [1024] * 5, False),  # little data
+        (AVERAGED, True),  # what changes from step to step is no model's
+    ],
+)
+def test_results_that_go_down_are_no_offload(
+    tmp_path: Path, sizes: list[int], changing: bool
+) -> None:
+    build = Build()
+    averaging(build, host=900, sizes=sizes, changing=changing)
+    found = diagnosed(build, tmp_path)
+    assert found.verdict != "gpu_bound_healthy"
+    assert "cpu_offload" not in {f.cause for f in found.findings}
+
+
+def test_a_pause_in_one_step_is_no_work_on_what_went_down(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin = at
+        at = work(build, at)
+        at = journey(build, at, AVERAGED[:5], "DtoH", host=300) + (20_000 if i == 5 else 0)
+        at = journey(build, at, AVERAGED[5:], "DtoH", host=300)
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    (offload,) = (f for f in found.findings if f.cause == "cpu_offload")
+    # 3 ms of work and 0.3 ms of copies in each step, and none of the 2 ms that the pause adds
+    assert offload.time_ns_per_step == pytest.approx(3.4e6, rel=0.05)
+    assert "step_jitter" in {f.cause for f in found.findings}
+
+
+@pytest.mark.parametrize("autograd", [True, False])
+def test_a_layer_on_the_cpu_gets_its_gradient_back(tmp_path: Path, autograd: bool) -> None:
+    """Of one size up and down only autograd's thread, which launches kernels, tells a gradient."""
+    build, at, second = Build(), 0.0, MAIN + 1
+    for i in range(STEPS):
+        begin = at
+        at = journey(build, at, [4 << 20], "HtoD")
+        at = work(build, work(build, at), name="backward", thread=second)
+        at = journey(build, at, [4 << 20], "DtoH", thread=second if autograd else MAIN)
+        build.kernel(at + 6, at + 16, call=(at, at + 4), name="multi_tensor_apply_kernel")
+        at += 20_000
+        build.range(begin, at, f"step {i}")
+    found = diagnosed(build, tmp_path)
+    assert (found.verdict == "cpu_offload") == autograd
+    if autograd:
+        known = figures(found.findings[0])
+        assert known["down_bytes"] == known["up_bytes"] == 4 << 20
+        # two passes of 2 ms each stay, and what the device updates
+        assert found.findings[0].predicted_step_ns == pytest.approx(4.1e6, rel=0.1)
+
+
 def waiting(build: Build, *, upload: int, late: bool = False, kernel: str = "gemm") -> None:
     """A silence of 20 ms in each step, then an upload: at its beginning, or in its middle."""
     at = 0.0
@@ -184,9 +295,13 @@ def ranged(build: Build) -> None:
 
 def test_an_upload_at_the_beginning_of_a_step_is_a_batch(tmp_path: Path) -> None:
     build = Build()
-    waiting(build, upload=1 << 20)
+    waiting(build, upload=1 << 20, kernel="at::native::gemm")
     ranged(build)
-    assert diagnosed(build, tmp_path).verdict == "input_starvation"
+    found = diagnosed(build, tmp_path)
+    assert found.verdict == "input_starvation"
+    # nothing tells a loader's worker that is late from a thread that makes its batches itself
+    assert "makes it itself" in found.findings[0].message
+    assert "the training thread makes the batch itself" in found.findings[0].recommendations[0]
 
 
 @pytest.mark.parametrize(

@@ -95,3 +95,25 @@ def test_other_threads_beside_late_launches_are_said_to_be_unknown(
         assert figures(finding)["other_threads_ns"] == pytest.approx(ran * US, rel=0.01)
         assert finding.next_capture is not None
         assert "--waits" in finding.next_capture
+
+
+@pytest.mark.parametrize("where", ["by lot", "same place", "same kernel"])
+def test_pauses_that_no_step_has_alike_are_said_to_be_unknown(tmp_path: Path, where: str) -> None:
+    """Each step: 40 launches of 300 us, and a pause of 4 ms ahead of another one of them.
+
+    Lost records move the number of a place, but not what the thread launches at it.
+    """
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        begin, pause = at, 20 if where == "same place" else 3 * i + 2
+        for k in range(40):
+            at += 4_000 if k == pause else 0
+            name = "first" if where == "same kernel" and k == pause else f"gemm_{k % 10}"
+            build.kernel(at + 20, at + 30, call=(at + 5, at + 10), name=name)
+            at += 300
+        build.range(begin, at, f"step {i}")
+    found = {f.cause: f for f in diagnosed(build, tmp_path).findings}
+    assert ("host_compute" in found) == (where == "same place")
+    late = found["launch_bound"]
+    assert ("places that differ from step to step" in late.message) == (where == "by lot")
+    assert ("--waits" in (late.next_capture or "")) == (where == "by lot")

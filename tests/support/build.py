@@ -79,8 +79,9 @@ class Build:
         dst: str = "device",
         call_name: str = "cudaMemcpyAsync",
         stream: int = 7,
+        thread: int = MAIN,
     ) -> None:
-        self._op("memcpy", start, end, call, f"[CUDA memcpy {kind}]", stream, 0, MAIN, call_name,
+        self._op("memcpy", start, end, call, f"[CUDA memcpy {kind}]", stream, 0, thread, call_name,
                  bytes=size, copy_kind=kind, src_memory=src, dst_memory=dst)  # fmt: skip
 
     def memset(

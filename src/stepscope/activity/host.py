@@ -88,6 +88,8 @@ class HostTimeline:
         blocking: the blocking calls.
         quiet: long untraced CPU time, as a disjoint set (some of them labelled ``input``).
         long_untraced_ns: from which length on silence is host work, ns.
+        irregular: long silences at places where other steps have none, as a disjoint set: they are
+            labelled dispatch.
     """
 
     start_ns: IntArray
@@ -96,6 +98,7 @@ class HostTimeline:
     blocking: Blocking
     quiet: Intervals
     long_untraced_ns: int
+    irregular: Intervals = EMPTY
 
     def with_silences(self, chosen: BoolArray, label: str) -> HostTimeline:
         """The same with some silences that nothing explained labelled, and no longer quiet.

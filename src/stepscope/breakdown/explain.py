@@ -249,7 +249,14 @@ def explain_gpu(
     )
     recording = recording_overhead(gpu, read, meta.source, meta.capture_options)
     window = np.array([begin]), np.array([end])
-    offload = find_offload(gpu, steps.begin_ns, window)
+    offload = find_offload(
+        gpu,
+        steps.begin_ns,
+        window,
+        trains=not does.infers,
+        input_ns=getting_input[0],
+        quiet=timeline.quiet,
+    )
     stalls = find_stalls(
         gpu, read, steps.begin_ns[first : last + 1], window, getting_input, offload.rows
     )

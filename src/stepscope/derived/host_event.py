@@ -10,6 +10,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.derived import DEVICE, DerivedTable, of_device
 from stepscope.gaps.compilation import FIRST_CALL, FIRST_LAUNCH
 from stepscope.gaps.gil import GIL_EVIDENCE
+from stepscope.gaps.offload import OFFLOAD_EVIDENCE
 from stepscope.gaps.stalls import STALL_EVIDENCE
 from stepscope.gaps.unrecorded import BUSY, HOLE
 from stepscope.intervals import overlap_per_window, union
@@ -56,6 +57,7 @@ def event_table(job: JobView) -> pa.Table:
                 which = np.searchsorted(e.offload.start_ns, start, side="right") - 1
                 # what a checkpoint cut in two counts once
                 new = np.diff(which, prepend=-1) > 0
+                evidence = [OFFLOAD_EVIDENCE[code] for code in e.offload.evidence[which].tolist()]
                 reads, size, copy, uploads, uploaded = (
                     np.where(new, column[which], 0)
                     for column in (

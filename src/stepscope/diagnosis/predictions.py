@@ -13,7 +13,7 @@ from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation import Change, Free, Prediction, Simulation
-from stepscope.simulation.pace import BETWEEN_WORK
+from stepscope.simulation.pace import BETWEEN_WORK, OWN_WORK
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,9 +163,10 @@ def _limited(predicted: Predicted, case: Case, cause_id: str, detection: Detecti
     rare = _rare(case, cause_id, detection)
     work = BETWEEN_WORK * min(detection.work_ns / max(detection.time_ns, 1.0), 1.0)
     apart = math.hypot(rare.chance, detection.chance, work)
+    more = math.hypot(apart, _longer_unrecorded(case, cause_id, detection))
     low, middle, high = (
         _with_so_many(step, case.step_ns, rare.times * part)
-        for part in (1 + apart, 1.0, max(1 - apart, 0.0))
+        for part in (1 + more, 1.0, max(1 - apart, 0.0))
     )
     ends = (
         _with_so_many(end, case.step_ns, rare.times)
@@ -185,6 +186,19 @@ def _limited(predicted: Predicted, case: Case, cause_id: str, detection: Detecti
         unrecorded=unrecorded,
     )
     return _supplied(by_chance, case, detection)
+
+
+def _longer_unrecorded(case: Case, cause_id: str, detection: Detection) -> float:
+    """How much more of a cause unrecorded steps may hold than recorded ones do, as a share.
+
+    Steps of the run that were not recorded may have taken longer than those that were, by more than
+    these vary. Recording makes no step shorter, and the device takes what it takes: the host's own
+    work took longer, though not necessarily what is repaired. So it counts to one side only.
+    """
+    measured = case.explanation.measured
+    if measured is None or cause_id not in OWN_WORK:
+        return 0.0
+    return max(-measured.high_ns, 0.0) / max(detection.time_ns, 1.0)
 
 
 def _rare(case: Case, cause_id: str, detection: Detection) -> Recurrence:

@@ -160,6 +160,12 @@ def measured_warning(case: Case) -> str:
     measured = case.explanation.measured
     if measured is None:
         return ""
+    if measured.high_ns < 0:
+        return (
+            "the recorded steps are not those of the run: {unrecorded_steps} steps of it that were "
+            "not recorded took {mean_unrecorded_step_ns} on average, longer than these vary; what "
+            "took longer in them is not in the capture"
+        )
     if measured.low_ns <= 0:
         return (
             "profiler overhead: too small to tell from the variation of the steps; "

@@ -14,6 +14,7 @@ from typing import Final
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
+from stepscope.gaps.gil import drawn_by_lot
 from stepscope.intervals.algebra import Intervals, clip, intersect, total, union
 from stepscope.intervals.distinct import among, distinct_values
 
@@ -82,6 +83,13 @@ _OTHERS_MESSAGE: Final = (
 )
 
 
+_PAUSES_MESSAGE: Final = (
+    "; pauses of a millisecond and more make up much of it, at places that differ from step to "
+    "step: another Python thread that holds the GIL, or another process on its CPU, which this "
+    "capture cannot tell"
+)
+
+
 def beside_other_threads(case: Case, found: Detection) -> Detection:
     """Say that other threads ran while launches were late, where nothing tells what they did.
 
@@ -96,6 +104,8 @@ def beside_other_threads(case: Case, found: Detection) -> Detection:
     e = case.explanation
     if e.gil.evidence >= 0 or len(case.device.read("gil", "process_id")):
         return found
+    if not len(case.device.read("thread_state", "process_id")):
+        return _with_pauses(case, found)
     threads = _others(case)
     running = sum(
         total(clip(_in_state(case, thread, "running"), e.begin_ns, e.end_ns)) for thread in threads
@@ -116,6 +126,20 @@ def beside_other_threads(case: Case, found: Detection) -> Detection:
         found,
         message=found.message + _OTHERS_MESSAGE,
         figures=[*found.figures, figure],
+        next_capture=found.next_capture or captures.WAITS,
+    )
+
+
+def _with_pauses(case: Case, found: Detection) -> Detection:
+    """Say that launches were late in pauses that no step has alike, where they take much of it."""
+    e = case.explanation
+    pauses = intersect(_idle(case, "launch_bound"), e.timeline.irregular)
+    much = total(pauses) >= OTHERS * (e.end_ns - e.begin_ns)
+    if not much or not drawn_by_lot(e.gpu, e.timeline.irregular, e.steps.begin_ns):
+        return found
+    return replace(
+        found,
+        message=found.message + _PAUSES_MESSAGE,
         next_capture=found.next_capture or captures.WAITS,
     )
 

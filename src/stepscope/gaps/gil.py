@@ -179,6 +179,20 @@ def _pattern(gpu: GpuTimeline, pauses: Intervals, step_begin_ns: IntArray) -> Gi
     return GilWaits(waits, PATTERN, share)
 
 
+def drawn_by_lot(gpu: GpuTimeline, pauses: Intervals, step_begin_ns: IntArray) -> bool:
+    """Whether pauses of any length lie all over the program, at other places in each step.
+
+    Args:
+        gpu: the device whose launching threads pause.
+        pauses: a disjoint set.
+        step_begin_ns: when the host begins each step.
+    """
+    if len(pauses[0]) < MIN_WAITS:
+        return False
+    places, regular = _places(gpu, pauses, step_begin_ns)
+    return places >= MIN_PLACES and regular <= MAX_REGULAR
+
+
 def _places(gpu: GpuTimeline, waits: Intervals, step_begin_ns: IntArray) -> tuple[int, float]:
     """Number of places in the step at which waits lie, and the share that every step has alike.
 

@@ -1,9 +1,14 @@
-"""Find data that travels from the device to the host and back within a step: offloading to the CPU.
+"""Find state and computation that live on the CPU while the rest of the step is on the device.
 
 Offloaded gradients and optimizer states (DeepSpeed ZeRO-Offload, FSDP's CPUOffload, a loop of
 ``.cpu()`` and ``.to(device)``) leave copies down and up of the same sizes in every step, with
 the host at work in between. Offloaded activations leave the same with kernels in between. A batch
 goes up only, and a checkpoint comes down only.
+
+Some of it leaves less. An average of the weights that the CPU keeps is updated from copies down in
+each step, and nothing comes back: many tensors in a row, of the same sizes in the same order in
+every step, unlike a loss, a few results, or a checkpoint. A layer on the CPU sends its result up in
+the forward pass, and autograd's thread brings its gradient, of the same size, down again.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ from stepscope.activity.device import GpuTimeline
 from stepscope.activity.host import SMALL_COPY_BYTES, HostEvents
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
-from stepscope.intervals.distinct import distinct_rows, with_inverse
+from stepscope.intervals.distinct import among, distinct_rows, distinct_values, with_inverse
 from stepscope.steps.model import host_device_copies
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -45,6 +50,23 @@ FEW_KERNELS = 0.02
 SCALAR_BYTES = 8
 """A copy of no more than this is a number, and may be any."""
 
+MIN_KEPT = 8
+"""Tensors of more than a number that go down in a row and do not come back, to be those of a model:
+as in a checkpoint (``stalls.MIN_COPIES``). A few of them are results."""
+
+MOST_STEPS = 0.5
+"""Share of the steps that must send down the same sizes in the same order: a model's tensors do not
+change, while what is detected, decoded or saved now and then does."""
+
+COMES_BACK, STAYS_DOWN, GRADIENT = range(3)
+
+OFFLOAD_EVIDENCE: Final = (
+    "as many bytes come back in the same sizes",
+    "the same tensors go down one after the other in every step, and nothing comes back",
+    "what the CPU sends up in the forward pass has its gradient come down in the backward pass",
+)
+"""What each evidence code means: ``COMES_BACK``, ``STAYS_DOWN``, ``GRADIENT``."""
+
 NEARLY_ALL = 0.95
 """Share of the times between launches up to which one is the program's own."""
 
@@ -68,9 +90,10 @@ class Offload(HostEvents):
         copy_ns: device time in which these copies run and no kernel does.
         between_ns: host time from a copy down to the next one up, in which the host may work on
             what came down.
+        evidence: index into ``OFFLOAD_EVIDENCE``.
         rows: rows of ``GPU.ops`` of all these copies.
-        launching: stretches inside the journeys in which the host launches kernels: the program's
-            own work, which stays when the copies go.
+        apart: stretches inside the journeys that stay when the copies go: in which the host
+            launches kernels, and long silences that few of the steps hold.
     """
 
     downs: IntArray
@@ -79,18 +102,20 @@ class Offload(HostEvents):
     up_bytes: IntArray
     copy_ns: IntArray
     between_ns: IntArray
+    evidence: IntArray
     rows: IntArray
-    launching: Intervals
+    apart: Intervals
 
     @property
     def intervals(self) -> Intervals:
-        """The host's time that the offload owns: the journeys without the launches of kernels."""
-        return subtract((self.start_ns, self.end_ns), self.launching)
+        """The host's time that the offload owns: the journeys without what stays."""
+        return subtract((self.start_ns, self.end_ns), self.apart)
 
 
 _NOTHING = np.empty(0, np.int64)
 NO_OFFLOAD: Final = Offload(
     *(_NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING, _NOTHING),
+    _NOTHING,
     EMPTY,
 )
 
@@ -135,37 +160,65 @@ def returning(
     return found
 
 
-def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -> Offload:
+def find_offload(
+    gpu: GpuTimeline,
+    step_begin_ns: IntArray,
+    window: Intervals,
+    *,
+    trains: bool = True,
+    input_ns: IntArray = _NOTHING,
+    quiet: Intervals = EMPTY,
+) -> Offload:
     """The journeys to the host and back inside a window.
 
     Args:
         gpu: the device.
         step_begin_ns: when the host begins each step of the capture.
         window: begin and end of the steady steps, one interval.
+        trains: whether the program trains: only then are there averages of weights, and gradients.
+        input_ns: when a launching thread begins to get input: the host's work on what came down has
+            ended by then.
+        quiet: long silences of the host that nothing explains.
     """
     ops = gpu.ops
+    begin, end = int(window[0][0]), int(window[1][0])
+
+    def held(rows: IntArray) -> IntArray:
+        at = gpu.enqueue_begin_ns[rows]
+        return rows[(at >= begin) & (at < end)]
+
+    n_steps = max(len(step_begin_ns), 1)
     rows = np.flatnonzero(returning(gpu, step_begin_ns))
-    if not len(rows):
-        return NO_OFFLOAD
     rows = rows[np.argsort(gpu.enqueue_begin_ns[rows], kind="stable")]
     step = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[rows], side="right")
-    rows = rows[_offloading(gpu, rows, step, step_begin_ns)]
-    begin, end = int(window[0][0]), int(window[1][0])
-    at = gpu.enqueue_begin_ns[rows]
-    rows = rows[(at >= begin) & (at < end)]
+    of_cpu = _of_layers_on_cpu(gpu, rows, step, n_steps) if trains else np.zeros(len(rows), bool)
+    back = _offloading(gpu, rows, step, step_begin_ns)
+    gradients = held(rows[of_cpu & ~back])
+    small = np.flatnonzero(returning(gpu, step_begin_ns, 0) & (ops["bytes"] <= SMALL_COPY_BYTES))
+    back_rows = _with_small(gpu, held(rows[back]), held(small), n_steps)
+    kept = held(_kept_on_cpu(gpu, rows, step_begin_ns)) if trains else _NOTHING
+    rows = np.concatenate((back_rows, kept, gradients))
     if not len(rows):
         return NO_OFFLOAD
-    n_steps = max(len(step_begin_ns), 1)
-    small = np.flatnonzero(returning(gpu, step_begin_ns, 0) & (ops["bytes"] <= SMALL_COPY_BYTES))
-    at = gpu.enqueue_begin_ns[small]
-    rows = _with_small(gpu, rows, small[(at >= begin) & (at < end)], n_steps)
-    first = _journeys(gpu, rows, n_steps)
+    lengths = len(back_rows), len(kept), len(gradients)
+    evidence = np.repeat((COMES_BACK, STAYS_DOWN, GRADIENT), lengths)
+    order = np.argsort(gpu.enqueue_begin_ns[rows], kind="stable")
+    rows, evidence = rows[order], evidence[order]
+    first = _journeys(gpu, rows, n_steps, evidence)
     is_down = ops.equals("copy_kind", "DtoH")[rows]
     size = np.maximum(ops["bytes"][rows], 0)
     # a call that waits for its copy lasts as long as the copy
     done = np.maximum.accumulate(gpu.enqueue_end_ns[rows])
     start = np.clip(gpu.enqueue_begin_ns[rows[first]], begin, end)
-    stop = np.clip(np.append(done[first[1:] - 1], done[-1]), begin, end)
+    stop = np.append(done[first[1:] - 1], done[-1])
+    # what stays down is worked on after the last of it, too
+    stays = evidence[first] == STAYS_DOWN
+    stop = np.clip(np.where(stays, _until_next(gpu, stop, input_ns, end), stop), begin, end)
+    # a layer on the CPU is at work from the window's begin to its first result, and to the end
+    if evidence[0] == GRADIENT and not is_down[0]:
+        start[0] = begin
+    if evidence[-1] == GRADIENT and is_down[-1]:
+        stop[-1] = end
     mine = np.zeros(len(ops), bool)
     mine[rows] = True
     copies = intersect(gpu.union_of(mine & host_device_copies(gpu)), window)
@@ -176,7 +229,12 @@ def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -
     ending = np.minimum(stop, np.append(start[1:], end))
     turns = is_down & np.append(~is_down[1:], False)
     turns[np.append(first[1:], len(rows)) - 1] = False  # where the journey ends
-    apart = np.append(gpu.enqueue_begin_ns[rows[1:]], 0) - done
+    until_next = np.append(gpu.enqueue_begin_ns[rows[1:]], 0) - done
+    # work on what came down is in every step that has journeys; what few hold is a pause
+    in_step = np.searchsorted(step_begin_ns, start, side="right")
+    working = distinct_values(in_step[overlap_per_window(quiet, start, ending) > 0])
+    seldom = len(working) < MOST_STEPS * len(distinct_values(in_step))
+    pauses = quiet if seldom else EMPTY
     return Offload(
         start_ns=start,
         end_ns=ending,
@@ -185,10 +243,90 @@ def find_offload(gpu: GpuTimeline, step_begin_ns: IntArray, window: Intervals) -
         ups=np.add.reduceat((~is_down).astype(np.int64), first),
         up_bytes=np.add.reduceat(np.where(is_down, 0, size), first),
         copy_ns=overlap_per_window(exposed, opened, closed),
-        between_ns=np.add.reduceat(np.where(turns, np.maximum(apart, 0), 0), first),
+        between_ns=np.add.reduceat(np.where(turns, np.maximum(until_next, 0), 0), first),
+        evidence=evidence[first],
         rows=np.sort(rows),
-        launching=intersect(_launching(gpu, rows), (start, ending)),
+        apart=intersect(
+            union(*map(np.concatenate, zip(_launching(gpu, rows), pauses, strict=True))),
+            (start, ending),
+        ),
     )
+
+
+def _kept_on_cpu(gpu: GpuTimeline, coming_back: IntArray, step_begin_ns: IntArray) -> IntArray:
+    """Copies down of a model's tensors, one after the other in every step, that do not come back.
+
+    Args:
+        gpu: the device.
+        coming_back: rows of ``GPU.ops`` of copies that do.
+        step_begin_ns: when the host begins each step of the capture.
+    """
+    ops = gpu.ops
+    order = np.argsort(gpu.enqueue_begin_ns, kind="stable")
+    is_down = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
+    is_down[coming_back] = False
+    is_down &= ops["bytes"] > SCALAR_BYTES
+    at = np.flatnonzero(is_down[order])
+    if not len(at):
+        return _NOTHING
+    rows = order[at]
+    step = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[rows], side="right")
+    # a cast may stand between two of them; a number among them interrupts nothing
+    apart = (np.diff(at) > KERNELS_BETWEEN + 1) | (np.diff(step) > 0)
+    edges = np.flatnonzero(np.concatenate(([True], apart, [True])))
+    runs: dict[tuple[int, ...], list[IntArray]] = {}
+    for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+        sizes = tuple(ops["bytes"][rows[begin:end]].tolist())
+        if len(sizes) >= MIN_KEPT and len(set(sizes)) >= MIN_SIZES and sum(sizes) >= MIN_BYTES:
+            runs.setdefault(sizes, []).append(rows[begin:end])
+    enough = MOST_STEPS * len(step_begin_ns)
+    found = [row for same in runs.values() if len(same) >= max(enough, 2) for row in same]
+    return np.concatenate(found) if found else _NOTHING
+
+
+def _of_layers_on_cpu(gpu: GpuTimeline, rows: IntArray, step: IntArray, n_steps: int) -> BoolArray:
+    """Which copies that have a counterpart are results of layers on the CPU, and their gradients.
+
+    The main thread sends the result up, and in the same step another thread, which launches kernels
+    as well, brings as many bytes down: autograd's thread, with the gradient.
+
+    Args:
+        gpu: the device.
+        rows: rows of ``GPU.ops`` of the copies, as enqueued.
+        step: step of each.
+        n_steps: steps of the capture.
+    """
+    none = np.zeros(len(rows), bool)
+    api, main = gpu.host.api, gpu.host.main_thread
+    if not len(rows) or not len(api):
+        return none
+    thread = np.where(gpu.call >= 0, api["thread_id"][np.maximum(gpu.call, 0)], -1)
+    launching = distinct_values(thread[gpu.is_compute])
+    size = gpu.ops["bytes"][rows]
+    down = gpu.ops.equals("copy_kind", "DtoH")[rows]
+    result = ~down & (thread[rows] == main)
+    gradient = down & (thread[rows] != main) & among(thread[rows], launching[launching >= 0])
+    known: dict[tuple[int, int], int] = {}
+    for i in np.flatnonzero(result).tolist():
+        known.setdefault((int(step[i]), int(size[i])), i)
+    mine = none.copy()
+    for i in np.flatnonzero(gradient).tolist():
+        up = known.get((int(step[i]), int(size[i])))
+        if up is not None and up < i:
+            mine[[up, i]] = True
+    down_bytes = np.zeros(n_steps + 1, np.int64)
+    np.add.at(down_bytes, step[mine & down], size[mine & down])
+    mine &= (down_bytes >= MIN_BYTES)[step]
+    steps_with = len(distinct_values(step[mine]))
+    return mine if steps_with >= max(MOST_STEPS * n_steps, 2) else none
+
+
+def _until_next(gpu: GpuTimeline, at: IntArray, input_ns: IntArray, end_ns: int) -> IntArray:
+    """When the host next enqueues anything or gets input after each time, or ``end_ns``."""
+    following = np.append(np.sort(np.concatenate((gpu.enqueue_begin_ns, input_ns))), end_ns)
+    index = np.minimum(np.searchsorted(following, at), len(following) - 1)
+    until: IntArray = np.maximum(at, np.minimum(following[index], end_ns))
+    return until
 
 
 def _launching(gpu: GpuTimeline, rows: IntArray) -> Intervals:
@@ -217,6 +355,8 @@ def _offloading(
 ) -> BoolArray:
     """Which of some copies lie in a step whose copies are an offload."""
     ops = gpu.ops
+    if not len(rows):
+        return np.zeros(0, bool)
     n = len(step_begin_ns) + 1
     is_down = ops.equals("copy_kind", "DtoH")
     size = np.maximum(ops["bytes"], 0)
@@ -281,6 +421,8 @@ def _with_small(gpu: GpuTimeline, rows: IntArray, small: IntArray, n_steps: int)
         small: small copies that come back as well.
         n_steps: steps of the capture.
     """
+    if not len(rows):
+        return rows
     both = np.concatenate((rows, small))
     order = np.argsort(gpu.enqueue_begin_ns[both], kind="stable")
     both, large = both[order], order < len(rows)
@@ -298,10 +440,19 @@ def _with_small(gpu: GpuTimeline, rows: IntArray, small: IntArray, n_steps: int)
     return both[large | (inside & held[journey])]
 
 
-def _journeys(gpu: GpuTimeline, rows: IntArray, n_steps: int) -> IntArray:
-    """Index of the first copy of each journey: between the others hardly a kernel is enqueued."""
+def _journeys(
+    gpu: GpuTimeline, rows: IntArray, n_steps: int, evidence: IntArray | None = None
+) -> IntArray:
+    """Index of the first copy of each journey: between the others hardly a kernel is enqueued.
+
+    From the gradients of a layer on the CPU to its next results the device may update other layers.
+    """
     launched = np.sort(gpu.enqueue_begin_ns[gpu.is_compute])
     some = max(KERNELS_BETWEEN, int(FEW_KERNELS * len(launched) / n_steps))
     kernels = np.searchsorted(launched, gpu.enqueue_begin_ns[rows])
     apart = np.concatenate(([True], np.diff(kernels) > some))
+    if evidence is not None:
+        down = gpu.ops.equals("copy_kind", "DtoH")[rows]
+        apart[1:] &= ~((evidence[1:] == GRADIENT) & down[:-1] & ~down[1:])
+        apart[1:] |= np.diff(evidence) != 0
     return np.flatnonzero(apart)

@@ -17,7 +17,7 @@ It costs device time only because the host has no run-ahead, which is what launc
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -294,7 +294,7 @@ def _without_noise(
         noise &= ~explain_untraced_cpu(gpu, timeline.quiet, loop)[0]
     if not noise.any():
         return timeline
-    return timeline.with_silences(noise, h.DISPATCH)
+    return replace(timeline.with_silences(noise, h.DISPATCH), irregular=(start[noise], end[noise]))
 
 
 def _recurs(gpu: GpuTimeline, at: IntArray, step_begin_ns: IntArray) -> BoolArray:

@@ -11,7 +11,7 @@ from stepscope.gaps.stalls import NAMED, STALL_EVIDENCE
 
 _ID = "checkpoint_stall"
 _OF_STALLS = f"FROM host_event WHERE cause = '{_ID}' AND {{gpu}}"
-
+_BEGUN_LATER = " AND start_ns > (SELECT min(start_ns) FROM step WHERE steady AND {gpu})"
 
 LEFT_BY_THREADS: Final = 0.26
 """Part of a stall that a thread leaves which serialises and writes what was copied to pinned
@@ -48,7 +48,10 @@ def detect(case: Case) -> Detection | None:
             Figure(
                 "steps_between",
                 "count",
-                "SELECT ((max(step) - min(step)) / (count(*) - 1))::BIGINT " + _OF_STALLS,
+                "SELECT ((max(step) - min(step)) / (count(*) - 1))::BIGINT "
+                + _OF_STALLS
+                # which step one began in that had begun before the window is not known
+                + (_BEGUN_LATER if int((stalls.start_ns > e.begin_ns).sum()) > 1 else ""),
             )
         )
     read_back = int(stalls.copies.max()) > 0

@@ -23,6 +23,11 @@ from stepscope.simulation import LoadedBeside
 from stepscope.trace.frame import IntArray
 
 _ID = "input_starvation"
+_MADE_ON_THREAD: Final = (
+    "where the training thread makes the batch itself: make it on the GPU, compute only the part "
+    "that the step uses, vectorise loops, or let another process or thread make the next one "
+    "meanwhile"
+)
 _SELDOM: Final = 0.34
 """Share of the steps up to which waits are the exception: prefetched batches cover the others."""
 _LATE_STEPS: Final = (
@@ -114,7 +119,12 @@ def detect(case: Case) -> Detection | None:
             "run as a whole waits longer" + ("" if loader.lacks_cpus else " and gains more")
         )
     if weak:
-        message += "; without annotations, other host work between steps looks the same"
+        message += (
+            "; whether the training thread waits for a batch, makes it itself (NumPy, Python), or "
+            "does other work before it, the capture does not show"
+            if loader.who == "unknown"
+            else "; without annotations, other host work between steps looks the same"
+        )
     recommendations = [
         "raise DataLoader(num_workers=...) until the wait disappears, with "
         "persistent_workers=True and prefetch_factor=4",
@@ -125,6 +135,12 @@ def detect(case: Case) -> Detection | None:
         recommendations.insert(
             0, "the batch is prepared on the training thread itself: set num_workers"
         )
+    elif weak and loader.who == "unknown":
+        recommendations[0] = (
+            "where a DataLoader makes the batches: raise num_workers until the wait disappears, "
+            "with persistent_workers=True and prefetch_factor=4"
+        )
+        recommendations.insert(0, _MADE_ON_THREAD)
     if loader.lacks_cpus:
         recommendations.insert(
             0,

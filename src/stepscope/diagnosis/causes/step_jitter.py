@@ -52,7 +52,9 @@ def detect(case: Case) -> Detection | None:
     rest = int(rows[~odd.is_specific].sum())
     # as with launch_bound: late launches that twice the cost of recording would explain
     overhead = min(max(odd.excess_ns("idle", "launch_bound"), 0), _recording_ns(e, len(odd)))
-    if rest - overhead < _MOST * excess:
+    # what recording takes more in them follows from what they do, and explains nothing
+    recorded = max(odd.excess_ns("idle", "profiler_overhead"), 0)
+    if rest - overhead < _MOST * (excess - recorded):
         return None
     time = rest / e.n_steady
     kind, name, where = _what(case, odd)
@@ -151,6 +153,8 @@ _DO = {
     "untraced_cpu": [
         "rule out Python's garbage collector: gc.freeze() after warm-up, gc.disable() and "
         "gc.collect() at a chosen step",
+        "rule out other Python threads of the program (a logger, a reader of messages): while one "
+        "computes, it holds the GIL",
         "check the machine: other processes on its cores, CPU limits of the container, swapping",
     ],
     "launch": [
