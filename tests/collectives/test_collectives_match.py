@@ -92,8 +92,8 @@ def test_neighbours_are_not_taken_for_one_where_both_were_lost() -> None:
         for rank, ops in enumerate(own):
             ops.append(Op(at, at + 200 * US))
             if at:
-                ops += [Op(at + 10 * MS, at + 10 * MS + 250 * US, grid=1)] * (rank == 0)
-                ops += [Op(at + 10 * MS + 255 * US, at + 10 * MS + 500 * US, grid=1)] * (rank == 1)
+                first = at + 10 * MS + (255 * US if rank else 0)
+                ops.append(Op(first, first + (245 * US if rank else 250 * US), grid=1))
     found = match([participant(0, own[0]), participant(1, own[1])])
     assert found is not None
     assert [rank.unmatched for rank in found.ranks] == [7, 7]

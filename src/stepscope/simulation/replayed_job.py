@@ -126,10 +126,14 @@ class ReplayedJob:
         return replayed / max(self._run_step_ns, 1.0) - 1
 
     @cached_property
+    def meets(self) -> bool:
+        """Whether ranks wait for each other: any collective of the replayed steps is matched."""
+        return any((s.program.instance >= 0).any() for s in self.subjects)
+
+    @cached_property
     def _in_time(self) -> bool:
         """Whether it is known when the hosts began, as far as that matters."""
-        meets = any((s.program.instance >= 0).any() for s in self.subjects)
-        return not meets or any(s.program.begin_ns for s in self.subjects)
+        return not self.meets or any(s.program.begin_ns for s in self.subjects)
 
     @cached_property
     def settled_error(self) -> float:
