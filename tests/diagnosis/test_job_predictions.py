@@ -12,6 +12,7 @@ import pytest
 from tests.support.ddp import Rank, played
 
 from stepscope.api import Job
+from stepscope.diagnosis.causes import straggler
 
 HEALTHY = Rank()
 STEPS = 12
@@ -46,6 +47,18 @@ def test_the_repair_of_one_rank_gives_the_healthy_job(
     assert finding.prediction_low_ns <= 1.01 * expected
     assert finding.prediction_high_ns >= 0.99 * expected
     assert job.verify(msgspec.json.encode(diagnosis)).verified
+
+
+def test_a_rank_that_is_late_in_every_other_step_is_so_in_half_of_the_run(tmp_path: Path) -> None:
+    """Like the batches of two workers: the window holds one long step more, or less, than half."""
+    job = played(tmp_path, [HEALTHY, Rank(work=lambda step: 12_000.0 * (step % 2))], 12)
+    case = job.explained.cases[1]
+    e = case.explanation
+    held = sum(step % 2 for step in range(e.first, e.last + 1))
+    assert (late := straggler.detect(case)) is not None
+    assert late.rare is not None
+    assert held != e.n_steady / 2
+    assert late.rare.times == pytest.approx(e.n_steady / 2 / held, rel=0.01)
 
 
 SLOW = Rank(kernel=lambda step, k: 600.0)

@@ -20,7 +20,7 @@ from stepscope.simulation.changes import Bound, Change
 from stepscope.simulation.engine import replay, steps_of
 from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
-from stepscope.simulation.program import C, Replay, Steps, from_rest
+from stepscope.simulation.program import C, Replay, from_rest, slowest_ns
 from stepscope.simulation.ranks import Matched
 from stepscope.simulation.recording import measured_factor, measured_part, of_calls, profiled_factor
 from stepscope.simulation.run import Run, common_runs
@@ -237,11 +237,8 @@ class ReplayedJob:
 
     @cached_property
     def paced_by_workers(self) -> bool:
-        """Whether processes that make batches set the pace: the step is no shorter unrecorded.
-
-        Not of a job: its ranks wait for one another, and what is the loader's is not sure.
-        """
-        return len(self.subjects) == 1 and batches.paced_by_workers(self.subjects[0])
+        """Whether processes that make batches set the pace: the step is no shorter unrecorded."""
+        return batches.paced_by_workers(self.subjects)
 
     def replay(self, changes: Sequence[Change]) -> list[Replay]:
         """Replay with the changes, as it would be captured; one result a device."""
@@ -310,12 +307,11 @@ class ReplayedJob:
         """
         if subjects is self.subjects or not self.paced_by_workers:
             return subjects
-        (subject,) = subjects
         # who gets input in another way is no longer paced by it
-        if changed and not sets and not batches.waits_alike(self.subjects[0], changed[0]):
+        if changed and not sets and not batches.waits_alike(self.subjects, changed):
             return subjects
         period = self._settled_ns * math.prod(one.batches for one in sets)
-        return [batches.as_they_come(subject, period)]
+        return batches.as_they_come(subjects, period)
 
     @cached_property
     def recording_factor(self) -> dict[Bound, float]:
@@ -382,8 +378,3 @@ def step_ns(subjects: Sequence[Subject]) -> float:
     """The step of some programs that follow one another for ever, ns."""
     (replayed,) = steps_of([[s.program for s in subjects]])
     return slowest_ns(replayed)
-
-
-def slowest_ns(replays: Sequence[Steps]) -> float:
-    """Mean step of the slowest device, ns."""
-    return max(r.step_ns for r in replays)
