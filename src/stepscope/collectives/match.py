@@ -33,6 +33,7 @@ class RankOps:
         device: CUDA device ordinal inside the process.
         op: rows of ``GPU.ops``, ascending.
         instance: which operation of the job each takes part in.
+        bytes: message size; -1 where unknown.
         start_ns: begin on the job's clock.
         end_ns: end on the job's clock.
         waiting_ns: from its own start until the last member has begun (its own end at most), ns.
@@ -49,6 +50,7 @@ class RankOps:
     device: int
     op: IntArray
     instance: IntArray
+    bytes: IntArray
     start_ns: IntArray
     end_ns: IntArray
     waiting_ns: IntArray
@@ -423,6 +425,7 @@ def assembled(
                 device=p.gpu.device,
                 op=calls.op[rows],
                 instance=own[rows],
+                bytes=calls.bytes[rows],
                 start_ns=starts[number][rows],
                 end_ns=ends[number][rows],
                 waiting_ns=waiting,

@@ -8,8 +8,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
 from stepscope.activity.device import Reader
-from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
+from stepscope.activity.host import (
+    LONG_UNTRACED_STEP_SHARE,
+    SMALL_COPY_BYTES,
+    loads_by_itself,
+)
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.profiler_overhead import PROFILED
 from stepscope.simulation import batches, graphs, pace
@@ -21,13 +27,14 @@ from stepscope.simulation.engine import replay, steps_of
 from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay, from_rest, slowest_ns
-from stepscope.simulation.ranks import Matched
+from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.recording import measured_factor, measured_part, of_calls, profiled_factor
 from stepscope.simulation.run import Run, common_runs
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.simulation.subject import Subject, without_inferred
 from stepscope.simulation.without_causes import without_recording
 from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import BoolArray
 from stepscope.trace.units import signed_percent
 
 WORTH_A_WORD: Final = 0.005
@@ -83,7 +90,7 @@ class ReplayedJob:
         for (rank, e), run, one in zip(self.devices, self.runs, self._matched, strict=True):
             rows, instances = (None, None) if one is None else (one.op, one.instance)
             program = build(e, self._read_of(rank), run, rows, instances)
-            found.append(Subject(rank, e.gpu, program))
+            found.append(Subject(rank, e.gpu, program, _small(e, one)))
         found = meet(found, self._matched)
         started = begins(found, self._matched, self.runs) or [0] * len(found)
         return [s.becomes(begin_ns=at) for s, at in zip(found, started, strict=True)]
@@ -372,6 +379,15 @@ class ReplayedJob:
         done: the measured step is then shorter than the host's.
         """
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
+
+
+def _small(e: Explanation, one: RankCollectives | None) -> BoolArray:
+    """Collectives that move no more than a value which is read back, by row of ``GPU.ops``."""
+    if one is None or one.bytes is None:
+        return np.empty(0, bool)
+    found = np.zeros(len(e.gpu.ops), bool)
+    found[one.op] = (one.bytes >= 0) & (one.bytes <= SMALL_COPY_BYTES)
+    return found
 
 
 def step_ns(subjects: Sequence[Subject]) -> float:
