@@ -91,11 +91,12 @@ class Lateness:
     def same_kernels(self) -> bool:
         """Whether late devices launch the kernels of the others: what they have more of is data.
 
-        Further kernels then explain, at what one takes on the others, less than half of the time.
-        A few are there more wherever larger operands take other algorithms. Samples, tokens and
-        nodes can go to the others; what only one of them executes can be gone.
+        Kernels beyond those of the others then explain, at what one takes on the late devices, less
+        than half of the time. A few there are wherever larger operands take other algorithms.
+        Samples, tokens and nodes can go to the others; what only one of them executes can be gone.
         """
-        return self.more_kernels - 1 < _MAIN * (self.more_time - 1)
+        further = (self.more_kernels - 1) / max(self.more_kernels, 1.0) * self.more_time
+        return further < _MAIN * (self.more_time - 1)
 
 
 def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:

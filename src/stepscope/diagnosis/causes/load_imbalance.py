@@ -88,8 +88,9 @@ def detect(case: Case) -> Detection | None:
         )
         if uneven:
             message += (
-                ". All launch the same kernels, so the data is uneven; shared out evenly, every "
-                "rank would compute {mean_compute_ns}"
+                ". It launches the same ({kernels} kernels per step, {others_kernels} on the "
+                "others), so that the data is uneven; shared out evenly, every rank would compute "
+                "{mean_compute_ns}"
             )
         recommendations = [give]
         if not uneven:
