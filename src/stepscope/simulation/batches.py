@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, has_workers
+from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, asks_workers, has_workers
 from stepscope.breakdown.recurrence import LATE
 from stepscope.gaps.untraced_cpu import RECURS_IN
 from stepscope.simulation.engine import steps_of
@@ -36,9 +36,13 @@ def paced_by_workers(subjects: Sequence[Subject]) -> bool:
     They cannot where the thread waits for them again and again: several workers that began together
     are late together. Where one batch in a long while is late, the others were ready, and a faster
     step asks for them sooner and gets them. Of several ranks, the one that waits most for its own
-    workers keeps the others waiting in collectives.
+    workers keeps the others waiting in collectives; there ranges of the loader must say that it
+    waits for them, since what one rank alone waits for may be its own thread's.
     """
-    if not _again_and_again(subjects[waits_most(subjects)]):
+    slow = subjects[waits_most(subjects)]
+    if len(subjects) > 1 and not asks_workers(slow.gpu.host):
+        return False
+    if not _again_and_again(slow):
         return False
     # a wait that hides behind a busy device, or another rank's work, paces nothing
     now, then = (

@@ -88,7 +88,7 @@ def detect(case: Case) -> Detection | None:
         )
         if uneven:
             message += (
-                ". It launches the same ({kernels} kernels per step, {others_kernels} on the "
+                ". It launches about as many kernels ({kernels} per step, {others_kernels} on the "
                 "others), so that the data is uneven; shared out evenly, every rank would compute "
                 "{mean_compute_ns}"
             )
