@@ -74,6 +74,35 @@ def test_a_capture_that_begins_later_is_not_matched_by_index() -> None:
     assert "no counterpart" in found.warnings[0]
 
 
+def test_a_rank_that_waited_for_long_notices_late_that_the_others_came() -> None:
+    """Eight all-reduces; in three barriers rank 1 waits 150 ms and ends 0.1 ms after rank 0."""
+    own: tuple[list[Op], list[Op]] = ([], [])
+    for at in range(0, 8 * 300 * MS, 300 * MS):
+        for ops in own:
+            ops.append(Op(at, at + 200 * US))
+        if at % (900 * MS) == 0:
+            own[0].append(Op(at + 160 * MS, at + 160 * MS + 114 * US, grid=1))
+            own[1].append(Op(at + 10 * MS, at + 160 * MS + 214 * US, grid=1))
+    found = match([participant(0, own[0]), participant(1, own[1])])
+    assert found is not None
+    assert instances_of(found, 0) == instances_of(found, 1) == list(range(11))
+    assert found.ranks[1].waiting_ns[1] == 150 * MS
+
+
+def test_neighbours_are_not_taken_for_one_where_both_were_lost() -> None:
+    """Each rank lost another one of two all-reduces that follow each other within 0.3 ms."""
+    own: tuple[list[Op], list[Op]] = ([], [])
+    for at in range(0, 8 * 300 * MS, 300 * MS):
+        for rank, ops in enumerate(own):
+            ops.append(Op(at, at + 200 * US))
+            if at:
+                first = at + 10 * MS + (255 * US if rank else 0)
+                ops.append(Op(first, first + (245 * US if rank else 250 * US), grid=1))
+    found = match([participant(0, own[0]), participant(1, own[1])])
+    assert found is not None
+    assert [rank.unmatched for rank in found.ranks] == [7, 7]
+
+
 def test_operations_closer_than_their_ends_agree_are_matched_in_order() -> None:
     """Back-to-back collectives of 12 us whose ends differ by a constant 15 us between the ranks."""
     at = np.concatenate([step * 5 * MS + np.arange(20) * 12 * US for step in range(6)])

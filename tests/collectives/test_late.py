@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from stepscope.collectives.exposure import Pace, Parts, Work
-from stepscope.collectives.late import lateness, own_time
+from stepscope.collectives.late import beyond_mean_ns, lateness, own_time
 from stepscope.trace.frame import IntArray
 
 STEPS = 4
@@ -134,3 +134,15 @@ def test_a_state_that_is_saved_is_read_back_and_written_by_one_cause() -> None:
     assert late.imposed_ns == pytest.approx(4e6)
     assert late.surplus_ns["idle checkpoint_stall"] == pytest.approx(4e6)
     assert late.surplus_ns["copy"] == pytest.approx(0.0)
+
+
+@pytest.mark.parametrize(("kernels", "same"), [(100, True), (104, True), (130, False)])
+def test_data_is_uneven_where_further_kernels_explain_little(kernels: int, same: bool) -> None:
+    """14 ms instead of 10: of 104 kernels, 4 take 0.5 ms; of 130, 30 take 3.2 ms."""
+    parts = _parts((10_000, 14_000), (4_000, 0), {"launch_bound": (6_000.0, 6_000.0)})
+    work = Work(_rows(100, kernels), _rows(100, 140))
+    late = lateness(parts, work, [_pace(0), _pace(0)])
+    assert late is not None
+    assert (late.devices, late.mechanism, late.same_kernels) == ([1], "work", same)
+    # shared out, 12 ms on each
+    assert beyond_mean_ns(parts).tolist() == [2_000_000] * STEPS

@@ -12,6 +12,7 @@ import pytest
 from tests.support.ddp import Rank, played
 
 from stepscope.api import Job
+from stepscope.diagnosis.causes import straggler
 
 HEALTHY = Rank()
 STEPS = 12
@@ -48,22 +49,54 @@ def test_the_repair_of_one_rank_gives_the_healthy_job(
     assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 
+def test_a_rank_that_is_late_in_every_other_step_is_so_in_half_of_the_run(tmp_path: Path) -> None:
+    """Like the batches of two workers: the window holds one long step more, or less, than half."""
+    job = played(tmp_path, [HEALTHY, Rank(work=lambda step: 12_000.0 * (step % 2))], 12)
+    case = job.explained.cases[1]
+    e = case.explanation
+    held = sum(step % 2 for step in range(e.first, e.last + 1))
+    assert (late := straggler.detect(case)) is not None
+    assert late.rare is not None
+    assert held != e.n_steady / 2
+    assert late.rare.times == pytest.approx(e.n_steady / 2 / held, rel=0.01)
+
+
 SLOW = Rank(kernel=lambda step, k: 600.0)
 BUSY = Rank(kernel=lambda step, k: 600.0, blocks=lambda step: 96)
 BOOKS = Rank(work=lambda step: 6_000.0)
 
+
+def even(us: float) -> Rank:
+    """The ranks where work is shared out: kernels of so many us, with blocks in proportion."""
+    return Rank(kernel=lambda step, k: us, blocks=lambda step: round(us / 6.25))
+
+
 LATE = {
-    "one of four is given more": ([HEALTHY, HEALTHY, BUSY, HEALTHY], "load_imbalance", [2]),
-    "two of four are slow": ([HEALTHY, SLOW, HEALTHY, SLOW], "straggler", [1, 3]),
-    "two of four are given more": ([BUSY, HEALTHY, HEALTHY, BUSY], "load_imbalance", [0, 3]),
-    "two of four hosts are late": ([BOOKS, BOOKS, HEALTHY, HEALTHY], "straggler", [0, 1]),
+    "one of four is given more": (
+        [HEALTHY, HEALTHY, BUSY, HEALTHY],
+        even((3 * 400 + 600) / 4),
+        ("load_imbalance", [2]),
+    ),
+    "two of four are given more": (
+        [BUSY, HEALTHY, HEALTHY, BUSY],
+        even((2 * 400 + 2 * 600) / 4),
+        ("load_imbalance", [0, 3]),
+    ),
+    "two of four are slow": ([HEALTHY, SLOW, HEALTHY, SLOW], HEALTHY, ("straggler", [1, 3])),
+    "two of four hosts are late": (
+        [BOOKS, BOOKS, HEALTHY, HEALTHY],
+        HEALTHY,
+        ("straggler", [0, 1]),
+    ),
 }
 
 
 @pytest.mark.parametrize("fault", LATE)
-def test_late_ranks_of_four_become_like_the_others(fault: str, tmp_path: Path) -> None:
-    ranks, cause, late = LATE[fault]
-    truth = played(tmp_path / "healthy", [HEALTHY] * 4, STEPS).simulation.measured_step_ns
+def test_late_ranks_of_four_become_like_the_others_or_share_their_work(
+    fault: str, tmp_path: Path
+) -> None:
+    ranks, repaired, (cause, late) = LATE[fault]
+    truth = played(tmp_path / "repaired", [repaired] * 4, STEPS).simulation.measured_step_ns
     job = played(tmp_path / "faulty", ranks, STEPS)
     diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
@@ -88,8 +121,8 @@ def test_uneven_draws_become_their_mean(ranks: int, tmp_path: Path) -> None:
         ]
         return played(tmp_path / folder, made, len(lengths))
 
-    even = job("even", lambda step, n: statistics.mean(lengths[step]))
-    truth = even.simulation.measured_step_ns
+    shared = job("even", lambda step, n: statistics.mean(lengths[step]))
+    truth = shared.simulation.measured_step_ns
     finding = job("drawn", lambda step, n: lengths[step][n]).diagnose().findings[0]
     assert finding.cause == "load_imbalance"
     assert "from step to step" in finding.message

@@ -318,15 +318,18 @@ def two_ranks(tmp_path: Path) -> Simulation:
     return job_of(slow, rank_trace(tmp_path / "quick", 400, 100, 200))
 
 
-def job_of(*traces: Trace) -> Simulation:
-    """The ranks of a job, whose collectives match in their order."""
+def job_of(*traces: Trace, size: int = -1) -> Simulation:
+    """The ranks of a job, whose collectives match in their order, each of so many bytes."""
     devices, readers, matched = [], {}, []
     for rank, trace in enumerate(traces):
         (e,) = explain(trace.frame, trace.meta)
         devices.append((rank, e))
         readers[rank] = trace.frame
         rows = np.flatnonzero(e.gpu.is_communication)
-        matched.append(MatchedOps(rank, e.gpu.process_id, 0, rows, np.arange(len(rows))))
+        sizes = np.full(len(rows), size)
+        matched.append(
+            MatchedOps(rank, e.gpu.process_id, 0, rows, np.arange(len(rows)), bytes=sizes)
+        )
     return Simulation(devices, readers.__getitem__, MatchedJob(matched))
 
 
@@ -339,6 +342,26 @@ def test_a_collective_passes_the_straggler_on(two_ranks: Simulation):
     # the other rank's input hides behind the straggler's
     assert two_ranks.predict([Free("input_starvation", (1,))]).step_ns == 800 * US
     assert two_ranks.predict([ScaleKernels("nccl", 0)]).step_ns == pytest.approx(750 * US, rel=0.01)
+
+
+@pytest.mark.parametrize(("size", "goes"), [(4, True), (100 << 20, False), (-1, False)])
+def test_a_value_is_summed_over_the_ranks_only_to_be_read(tmp_path: Path, size: int, goes: bool):
+    """A loss of 4 bytes is; the last of the gradients before the read is not."""
+
+    def step(b: Build, t: float) -> None:
+        b.kernel(t + 8, t + 208, call=(t, t + 3))
+        b.kernel(t + 210, t + 220, call=(t + 5, t + 8), name="ncclDevKernel", stream=7)
+        b.copy(t + 222, t + 223, call=(t + 10, t + 13), kind="DtoH", size=4, dst="pageable")
+        b.api(t + 15, t + 235, "cudaStreamSynchronize")
+
+    traces = []
+    for rank in range(2):
+        folder = tmp_path / f"rank{rank}"
+        folder.mkdir()
+        traces.append(steps(Build(), 300, step).trace(folder))
+    (one, _) = job_of(*traces, size=size).changed([Free("host_sync")])
+    assert not len(one.program.waits)
+    assert (one.program.duration_ns[one.program.communication].sum() == 0) == goes
 
 
 def test_kernels_beside_a_collective_that_waits_take_what_they_take_beside_none(tmp_path: Path):

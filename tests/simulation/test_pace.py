@@ -137,10 +137,21 @@ def test_batches_come_as_often_as_before_however_fast_the_host_is(lead: int) -> 
 
     quick = job(300)
     assert step_ns(quick) == 700
-    (one,), (other,) = quick, pace.work_in_another_run(quick, "low")
-    assert step_ns([batches.as_they_come(one, 1000.0)]) == pytest.approx(1000, abs=1)
-    assert batches.as_they_come(one, 700.0) is one
-    assert not batches.waits_alike(one, other)
+    other = pace.work_in_another_run(quick, "low")
+    assert step_ns(batches.as_they_come(quick, 1000.0)) == pytest.approx(1000, abs=1)
+    assert batches.as_they_come(quick, 700.0) == quick
+    assert not batches.waits_alike(quick, other)
+
+
+def test_of_several_ranks_the_one_waits_longer_whose_workers_are_slowest() -> None:
+    def rank(waits: int, launch: int) -> list[Subject]:
+        batch = Item(work=waits, cause="input_starvation")
+        return subjects([mark(), batch, Item(work=launch, duration=10)] * 2)
+
+    starved, other = *rank(400, 300), *rank(50, 300)
+    found = batches.as_they_come([other, starved], 1000.0)
+    assert found[0] is other
+    assert step_ns(found[1:]) == pytest.approx(1000, abs=1)
 
 
 def test_a_host_is_no_longer_woken_where_waits_went() -> None:

@@ -130,6 +130,11 @@ def has_workers(host: HostSide) -> bool:
     return any(map(words.LOADER_WITH_WORKERS.search, names))
 
 
+def asks_workers(host: HostSide) -> bool:
+    """Whether ranges show where PyTorch's DataLoader waits for worker processes."""
+    return any(map(words.LOADER_WITH_WORKERS.search, host.ranges.texts.get("name", ())))
+
+
 def blocking_calls(gpu: GpuTimeline) -> Blocking:
     """The synchronisations and blocking copies of the GPU's process."""
     api = gpu.host.api

@@ -66,6 +66,7 @@ class Lateness:
         common: whether the others have the same trouble, hidden behind their waiting.
         surplus_ns: what the late devices spend beyond the others, by part, ns a window.
         more_work: largest ratio of what was launched on the late device and on the others.
+        more_kernels: ratio of the kernels that were launched.
         more_time: ratio of their compute time.
         chance: share by which as many other steps would have more or less of what late devices
             impose, in nine of ten cases; 0 where one device is late for good.
@@ -82,8 +83,20 @@ class Lateness:
     sure_ns: float = 0.0
     surplus_ns: dict[str, float] = field(default_factory=dict)
     more_work: float = 1.0
+    more_kernels: float = 1.0
     more_time: float = 1.0
     chance: float = 0.0
+
+    @property
+    def same_kernels(self) -> bool:
+        """Whether late devices launch the kernels of the others: what they have more of is data.
+
+        Kernels beyond those of the others then explain, at what one takes on the late devices, less
+        than half of the time. A few there are wherever larger operands take other algorithms.
+        Samples, tokens and nodes can go to the others; what only one of them executes can be gone.
+        """
+        further = (self.more_kernels - 1) / max(self.more_kernels, 1.0) * self.more_time
+        return further < _MAIN * (self.more_time - 1)
 
 
 def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:
@@ -108,6 +121,15 @@ def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.
     hosts = np.minimum(host[None, :], parts.wall)
     need: npt.NDArray[np.float64] = np.maximum(device.astype(np.float64), hosts)
     return need
+
+
+def beyond_mean_ns(parts: Parts) -> npt.NDArray[np.float64]:
+    """What the device that computes longest in each window computes beyond the mean of all, ns.
+
+    That is what work gains that is shared out evenly; none of it is gone.
+    """
+    found: npt.NDArray[np.float64] = parts.compute.max(axis=1) - parts.compute.mean(axis=1)
+    return found
 
 
 def lateness(parts: Parts, work: Work, paces: list[Pace]) -> Lateness | None:
@@ -188,6 +210,7 @@ def _late(
         common=_common(parts, late, surplus, idle_cause),
         surplus_ns=surplus,
         more_work=more_work,
+        more_kernels=_more(work.kernels, late),
         more_time=more_time,
     )
 
@@ -202,7 +225,7 @@ def _in_turns(
 ) -> Lateness:
     """Devices of which another one is late from step to step, by what each window costs, ns."""
     found = _late(parts, work, paces, late, late_at, float(each.mean()))
-    return replace(found, in_turn=True, chance=_chance(each))
+    return replace(found, in_turn=True, chance=chance_of(each))
 
 
 def _others(devices: list[int], count: int) -> list[int]:
@@ -250,7 +273,7 @@ def _drawn(
     return found if found.mechanism == "work" else None
 
 
-def _chance(each: npt.NDArray[np.float64]) -> float:
+def chance_of(each: npt.NDArray[np.float64]) -> float:
     """The share by which the mean of some draws may be off, in nine of ten cases."""
     if len(each) < 2 or not each.mean():
         return 0.0

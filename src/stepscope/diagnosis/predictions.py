@@ -12,7 +12,15 @@ from stepscope.breakdown.repaired import widened
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
-from stepscope.simulation import Change, Free, Prediction, Simulation
+from stepscope.simulation import (
+    Change,
+    DeviceLike,
+    EvenWork,
+    Free,
+    Prediction,
+    RankLike,
+    Simulation,
+)
 from stepscope.simulation.pace import BETWEEN_WORK, OWN_WORK
 
 if TYPE_CHECKING:
@@ -85,7 +93,11 @@ LITTLE: Final = 0.5
 def simulated(
     simulation: Simulation, case: Case, cause_id: str, detection: Detection
 ) -> Predicted | None:
-    """The step as the simulator replays it without the cause; None where it cannot say."""
+    """The step as the simulator replays it without the cause; None where it cannot say.
+
+    Ranks whose collectives do not match wait for nobody in the replay: what a late one costs them
+    is then arithmetic.
+    """
     if detection.repair is not None and abs(simulation.replay_error) <= LARGEST_REPLAY_ERROR:
         middle, *ends = (
             simulation.predict(repair_changes(case, cause_id, bound))
@@ -104,6 +116,8 @@ def simulated(
         change = Free(cause_id)
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
+    if isinstance(change, RankLike | DeviceLike | EvenWork) and not simulation.meets:
+        return arithmetic(case, cause_id, detection, simulation.recording_ns)
     comes_back = detection.rare is not None and detection.rare != Recurrence()
     if change is None or not (comes_back or _typical(simulation)):
         hidden = cause_id == "input_starvation" and simulation.paced_by_workers

@@ -16,7 +16,7 @@ import numpy as np
 from stepscope.collectives import kinds
 from stepscope.collectives.exposure import Parts, Work
 from stepscope.collectives.job import stages_of
-from stepscope.collectives.late import Lateness, lateness
+from stepscope.collectives.late import Lateness, beyond_mean_ns, lateness
 from stepscope.collectives.match import Matched
 from stepscope.collectives.parallel import Guess
 from stepscope.collectives.stages import slow_stage
@@ -226,10 +226,9 @@ def _reason(mechanism: str, idle_cause: str | None) -> Reason:
 
 def _imbalance(job: DigestJob, late: Lateness) -> Seen:
     time = late.imposed_ns
-    if "expert_parallel" in _busiest(job):
-        # tokens that one expert does not get, others do: the work stays
-        compute = job.parts.compute.mean(axis=0)
-        time = min(time, float(compute[late.devices].max() - compute.mean()))
+    if "expert_parallel" in _busiest(job) or (late.same_kernels and not late.in_turn):
+        # tokens that one expert does not get, and samples that one rank does not, others do
+        time = min(time, float(beyond_mean_ns(job.parts).mean()))
     seen = _plain("load_imbalance", late.devices, time)
     seen.lateness, seen.reason = late, "extra_work"
     return seen

@@ -8,15 +8,16 @@ repair is about the input, the step is no shorter than it was. Time on the train
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
 
-from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, has_workers
+from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, asks_workers, has_workers
 from stepscope.breakdown.recurrence import LATE
 from stepscope.gaps.untraced_cpu import RECURS_IN
 from stepscope.simulation.engine import steps_of
-from stepscope.simulation.program import MARK, C, own_work
+from stepscope.simulation.program import MARK, C, own_work, slowest_ns
 from stepscope.simulation.subject import Subject
 
 _INPUT: Final = C["input_starvation"]
@@ -29,18 +30,33 @@ _ALIKE: Final = 0.001
 """Share of the step that is not worth another round."""
 
 
-def paced_by_workers(subject: Subject) -> bool:
-    """Whether worker processes bring the batches of a program and cannot keep up.
+def paced_by_workers(subjects: Sequence[Subject]) -> bool:
+    """Whether worker processes bring the batches of a job and cannot keep up.
 
     They cannot where the thread waits for them again and again: several workers that began together
     are late together. Where one batch in a long while is late, the others were ready, and a faster
-    step asks for them sooner and gets them.
+    step asks for them sooner and gets them. Of several ranks, the one that waits most for its own
+    workers keeps the others waiting in collectives; there ranges of the loader must say that it
+    waits for them, since what one rank alone waits for may be its own thread's.
     """
-    if not _again_and_again(subject):
+    slow = subjects[waits_most(subjects)]
+    if len(subjects) > 1 and not asks_workers(slow.gpu.host):
         return False
-    # a wait that hides behind a busy device paces nothing
-    now, then = (r.step_ns for (r,) in steps_of([[subject.program], [_fed(subject).program]]))
+    if not _again_and_again(slow):
+        return False
+    # a wait that hides behind a busy device, or another rank's work, paces nothing
+    now, then = (
+        slowest_ns(replayed)
+        for replayed in steps_of(
+            [[s.program for s in subjects], [_fed(s).program for s in subjects]]
+        )
+    )
     return now - then >= LONG_UNTRACED_STEP_SHARE * now
+
+
+def waits_most(subjects: Sequence[Subject]) -> int:
+    """Position of the program that waits longest for batches."""
+    return int(np.argmax([int(s.program.work_ns[:, _INPUT].sum()) for s in subjects]))
 
 
 def _fed(subject: Subject) -> Subject:
@@ -61,28 +77,31 @@ def _again_and_again(subject: Subject) -> bool:
     return bool(enough and late >= max(2.0, RECURS_IN * len(waited)))
 
 
-def waits_alike(before: Subject, after: Subject) -> bool:
-    """Whether a program gets input as before."""
-    waited, then = (int(s.program.work_ns[:, _INPUT].sum()) for s in (before, after))
-    return waited == then
+def waits_alike(before: Sequence[Subject], after: Sequence[Subject]) -> bool:
+    """Whether programs get input as before."""
+    return all(
+        int(b.program.work_ns[:, _INPUT].sum()) == int(a.program.work_ns[:, _INPUT].sum())
+        for b, a in zip(before, after, strict=True)
+    )
 
 
-def as_they_come(subject: Subject, period_ns: float) -> Subject:
-    """The same program, with waits for batches that are as much longer as its steps are shorter.
+def as_they_come(subjects: Sequence[Subject], period_ns: float) -> list[Subject]:
+    """The same programs, with waits for batches that are as much longer as their steps are shorter.
 
     Args:
-        subject: a changed program.
+        subjects: changed programs.
         period_ns: the step in which the workers bring what it needs.
     """
+    found, slow = list(subjects), waits_most(subjects)
     for _ in range(_ROUNDS):
-        if not subject.program.work_ns[:, _INPUT].any():
-            return subject
-        ((replayed,),) = steps_of([[subject.program]])
-        missing = period_ns - replayed.step_ns
+        if not found[slow].program.work_ns[:, _INPUT].any():
+            break
+        (replayed,) = steps_of([[s.program for s in found]])
+        missing = period_ns - slowest_ns(replayed)
         if missing <= _ALIKE * period_ns:
-            return subject
-        subject = _waits_longer(subject, missing)
-    return subject
+            break
+        found[slow] = _waits_longer(found[slow], missing)
+    return found
 
 
 def _waits_longer(subject: Subject, more_ns: float) -> Subject:

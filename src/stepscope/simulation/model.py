@@ -17,9 +17,9 @@ from stepscope.simulation import graphs, pace
 from stepscope.simulation.applying import is_uncertain
 from stepscope.simulation.changes import Bound, Change
 from stepscope.simulation.engine import steps_of
-from stepscope.simulation.program import C
+from stepscope.simulation.program import C, slowest_ns
 from stepscope.simulation.ranks import Matched
-from stepscope.simulation.replayed_job import ReplayedJob, slowest_ns, step_ns
+from stepscope.simulation.replayed_job import ReplayedJob, step_ns
 from stepscope.simulation.settings.base import Edit
 from stepscope.simulation.subject import Subject
 

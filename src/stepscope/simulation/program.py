@@ -11,7 +11,7 @@ code, :mod:`~stepscope.simulation.engine` the same compiled.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -351,3 +351,8 @@ class Replay(Steps):
     host_ns: IntArray
     start_ns: IntArray
     end_ns: IntArray
+
+
+def slowest_ns(replays: Sequence[Steps]) -> float:
+    """Mean step of the slowest device, ns."""
+    return max(r.step_ns for r in replays)

@@ -42,6 +42,10 @@ class RankCollectives(Protocol):
         """Collective that each of them belongs to: equal on all its members."""
 
     @property
+    def bytes(self) -> IntArray | None:
+        """Message size of each, -1 where unknown; None where none is."""
+
+    @property
     def start_ns(self) -> IntArray | None:
         """Begin of each on the job's clock; None where that is not known."""
 
@@ -74,6 +78,7 @@ class MatchedOps:
     start_ns: IntArray | None = None
     transfer_ns: IntArray | None = None
     early: BoolArray | None = None
+    bytes: IntArray | None = None
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,14 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+
 from stepscope.activity.device import Reader
-from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, loads_by_itself
+from stepscope.activity.host import (
+    LONG_UNTRACED_STEP_SHARE,
+    SMALL_COPY_BYTES,
+    loads_by_itself,
+)
 from stepscope.breakdown.explain import Explanation
 from stepscope.gaps.profiler_overhead import PROFILED
 from stepscope.simulation import batches, graphs, pace
@@ -20,14 +26,15 @@ from stepscope.simulation.changes import Bound, Change
 from stepscope.simulation.engine import replay, steps_of
 from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
-from stepscope.simulation.program import C, Replay, Steps, from_rest
-from stepscope.simulation.ranks import Matched
+from stepscope.simulation.program import C, Replay, from_rest, slowest_ns
+from stepscope.simulation.ranks import Matched, RankCollectives
 from stepscope.simulation.recording import measured_factor, measured_part, of_calls, profiled_factor
 from stepscope.simulation.run import Run, common_runs
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.simulation.subject import Subject, without_inferred
 from stepscope.simulation.without_causes import without_recording
 from stepscope.trace.errors import UsageError
+from stepscope.trace.frame import BoolArray
 from stepscope.trace.units import signed_percent
 
 WORTH_A_WORD: Final = 0.005
@@ -83,7 +90,7 @@ class ReplayedJob:
         for (rank, e), run, one in zip(self.devices, self.runs, self._matched, strict=True):
             rows, instances = (None, None) if one is None else (one.op, one.instance)
             program = build(e, self._read_of(rank), run, rows, instances)
-            found.append(Subject(rank, e.gpu, program))
+            found.append(Subject(rank, e.gpu, program, _small(e, one)))
         found = meet(found, self._matched)
         started = begins(found, self._matched, self.runs) or [0] * len(found)
         return [s.becomes(begin_ns=at) for s, at in zip(found, started, strict=True)]
@@ -126,10 +133,14 @@ class ReplayedJob:
         return replayed / max(self._run_step_ns, 1.0) - 1
 
     @cached_property
+    def meets(self) -> bool:
+        """Whether ranks wait for each other: any collective of the replayed steps is matched."""
+        return any((s.program.instance >= 0).any() for s in self.subjects)
+
+    @cached_property
     def _in_time(self) -> bool:
         """Whether it is known when the hosts began, as far as that matters."""
-        meets = any((s.program.instance >= 0).any() for s in self.subjects)
-        return not meets or any(s.program.begin_ns for s in self.subjects)
+        return not self.meets or any(s.program.begin_ns for s in self.subjects)
 
     @cached_property
     def settled_error(self) -> float:
@@ -233,11 +244,8 @@ class ReplayedJob:
 
     @cached_property
     def paced_by_workers(self) -> bool:
-        """Whether processes that make batches set the pace: the step is no shorter unrecorded.
-
-        Not of a job: its ranks wait for one another, and what is the loader's is not sure.
-        """
-        return len(self.subjects) == 1 and batches.paced_by_workers(self.subjects[0])
+        """Whether processes that make batches set the pace: the step is no shorter unrecorded."""
+        return batches.paced_by_workers(self.subjects)
 
     def replay(self, changes: Sequence[Change]) -> list[Replay]:
         """Replay with the changes, as it would be captured; one result a device."""
@@ -306,12 +314,11 @@ class ReplayedJob:
         """
         if subjects is self.subjects or not self.paced_by_workers:
             return subjects
-        (subject,) = subjects
         # who gets input in another way is no longer paced by it
-        if changed and not sets and not batches.waits_alike(self.subjects[0], changed[0]):
+        if changed and not sets and not batches.waits_alike(self.subjects, changed):
             return subjects
         period = self._settled_ns * math.prod(one.batches for one in sets)
-        return [batches.as_they_come(subject, period)]
+        return batches.as_they_come(subjects, period)
 
     @cached_property
     def recording_factor(self) -> dict[Bound, float]:
@@ -374,12 +381,16 @@ class ReplayedJob:
         return max(0.0, *((r.end_ns - r.begin_ns - r.measured_ns) / r.steps for r in self.runs))
 
 
+def _small(e: Explanation, one: RankCollectives | None) -> BoolArray:
+    """Collectives that move no more than a value which is read back, by row of ``GPU.ops``."""
+    if one is None or one.bytes is None:
+        return np.empty(0, bool)
+    found = np.zeros(len(e.gpu.ops), bool)
+    found[one.op] = (one.bytes >= 0) & (one.bytes <= SMALL_COPY_BYTES)
+    return found
+
+
 def step_ns(subjects: Sequence[Subject]) -> float:
     """The step of some programs that follow one another for ever, ns."""
     (replayed,) = steps_of([[s.program for s in subjects]])
     return slowest_ns(replayed)
-
-
-def slowest_ns(replays: Sequence[Steps]) -> float:
-    """Mean step of the slowest device, ns."""
-    return max(r.step_ns for r in replays)

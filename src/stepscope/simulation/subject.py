@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -26,11 +26,14 @@ class Subject:
         rank: its rank.
         gpu: the device it was built from.
         program: the items.
+        small: collectives that move no more than a value which is read back, by row of
+            ``GPU.ops``; empty where none is known.
     """
 
     rank: int
     gpu: GpuTimeline
     program: Program
+    small: BoolArray = field(default_factory=lambda: np.empty(0, bool))
 
     def becomes(self, **columns: object) -> Subject:
         """The same with some columns replaced."""

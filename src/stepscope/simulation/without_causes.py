@@ -244,7 +244,11 @@ def _no_delays(subject: Subject, bound: Bound) -> Subject:
 
 
 def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
-    """No wait for the device; values are not read back, nor computed only to be read."""
+    """No wait for the device; values are not read back, nor computed only to be read.
+
+    Nor are they summed over the ranks for that: of what each rank keeps, the sum can wait until it
+    is read.
+    """
     reads = _reads(subject)
     gone = _without_waits(subject, "host_sync")
     work = own_work(gone.program)
@@ -252,9 +256,10 @@ def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
     gone = gone.becomes(work_ns=work)
     if bound == "high":
         return gone
+    shared = _shared_to_read(subject, reads)
     if bound == "low":
-        reads = reads | _only_to_read(subject, reads)
-    return without_items(gone, reads, "all")
+        shared |= _only_to_read(subject, reads, shared)
+    return without_items(gone, reads | shared, "all")
 
 
 def _reads(subject: Subject) -> BoolArray:
@@ -272,15 +277,31 @@ def _reads(subject: Subject) -> BoolArray:
     return found
 
 
-def _only_to_read(subject: Subject, reads: BoolArray) -> BoolArray:
-    """What lies between two reads that follow one another closely, with little enqueued."""
+def _shared_to_read(subject: Subject, reads: BoolArray) -> BoolArray:
+    """Collectives of a small value that are enqueued directly before it is read."""
+    found = np.zeros(len(subject.program), bool)
+    launches = np.flatnonzero(subject.is_op)
+    if len(subject.small) and len(launches):
+        found[launches] = np.append(reads[launches[1:]], False)
+        found &= subject.of_ops(subject.small)
+    return found
+
+
+def _only_to_read(subject: Subject, reads: BoolArray, shared: BoolArray) -> BoolArray:
+    """What lies between two reads that follow one another closely, with little enqueued.
+
+    Args:
+        subject: the program.
+        reads: the reads.
+        shared: what shares a value with other ranks to read it, which is no work of its own.
+    """
     program = subject.program
     inside = np.zeros(len(program), bool)
     rows = np.flatnonzero(reads)
     if len(rows) < 2:
         return inside
     at = program.at_ns
-    upto = np.cumsum(subject.is_op)
+    upto = np.cumsum(subject.is_op & ~shared)
     marks = np.cumsum(program.kind == MARK)
     before, after = rows[:-1], rows[1:]
     close = (at[after] - at[before] < CROWDED_NS) & (marks[after] == marks[before])

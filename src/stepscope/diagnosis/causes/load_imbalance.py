@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stepscope.collectives.job import Collectives
-from stepscope.collectives.late import own_time
+from stepscope.collectives.late import beyond_mean_ns, chance_of, own_time
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
@@ -24,7 +24,10 @@ _ID = "load_imbalance"
 _SLOWEST_SQL = "SELECT max(compute_ns) FROM rank_pace"
 
 _MEAN_SQL = "SELECT round(avg(compute_ns))::BIGINT FROM rank_pace"
-_SHARED_OUT_SQL = f"SELECT least(imposed_ns, compute_ns - ({_MEAN_SQL})) FROM {PACE}"
+_SHARED_OUT_SQL = (
+    "SELECT least(imposed_ns, (SELECT round(avg(more))::BIGINT FROM (SELECT max(time_ns) - "
+    f"avg(time_ns) AS more FROM rank_time WHERE part = 'compute' GROUP BY step))) FROM {PACE}"
+)
 
 
 def detect(case: Case) -> Detection | None:
@@ -38,7 +41,14 @@ def detect(case: Case) -> Detection | None:
         return None
     experts = busiest_use(c) == "expert_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
-    time, time_sql = late.imposed_ns, None
+    # tokens that one expert does not get, and samples that one rank does not, others do
+    uneven = not late.in_turn and (experts or late.same_kernels)
+    time, time_sql, chance = late.imposed_ns, None, late.chance
+    if uneven:
+        more = beyond_mean_ns(c.parts)
+        time, chance = min(late.imposed_ns, float(more.mean())), chance_of(more)
+        time_sql = _SHARED_OUT_SQL
+        figures.append(Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL))
     if late.in_turn:
         message = (
             "the late rank changes from step to step with the work it was given; the others wait "
@@ -51,10 +61,6 @@ def detect(case: Case) -> Detection | None:
             "is cheaper than the waiting",
         ]
     elif experts:
-        # tokens that one expert does not get, others do: the work stays
-        time_sql = _SHARED_OUT_SQL
-        compute = c.parts.compute.mean(axis=0)
-        time = min(late.imposed_ns, round(compute[me]) - round(compute.mean()))
         message = (
             "uneven all-to-all: {late} has the experts that get most tokens and computes "
             "{compute_ns} per step between the all-to-alls, the others {others_compute_ns} "
@@ -63,7 +69,6 @@ def detect(case: Case) -> Detection | None:
             "the all-to-all that brings the tokens back; shared out evenly, every rank would "
             "compute {mean_compute_ns}"
         )
-        figures.append(Figure("mean_compute_ns", "ns_per_step", _MEAN_SQL))
         recommendations = [
             "balance the router: an auxiliary balancing loss or a bias on the router's scores, and "
             "a capacity factor that limits the tokens of an expert",
@@ -76,18 +81,28 @@ def detect(case: Case) -> Detection | None:
             "{others_compute_ns} ({threads_ratio} times the threads); the others wait "
             "{others_wait_ns} per step for it inside collectives"
         )
-        recommendations = [
+        give = (
             "give every rank as much work: the same number of samples and tokens "
             "(DistributedSampler with drop_last=True), equal shards, equal pipeline stages, "
-            "balanced experts",
-            "move what only this rank does (evaluation, logging on the GPU, extra losses) out of "
-            "the step or share it out",
-        ]
+            "balanced experts"
+        )
+        if uneven:
+            message += (
+                ". It launches about as many kernels ({kernels} per step, {others_kernels} on the "
+                "others), so that the data is uneven; shared out evenly, every rank would compute "
+                "{mean_compute_ns}"
+            )
+        recommendations = [give]
+        if not uneven:
+            recommendations.append(
+                "move what only this rank does (evaluation, logging on the GPU, extra losses) out "
+                "of the step or share it out"
+            )
     message += recording_text(c, late)
     if time <= 0:
         return None
-    # tokens and lengths go to the other ranks; what one rank alone does in each step can go
-    shared_out = late.in_turn or experts
+    # what one rank alone does in each step can go
+    shared_out = late.in_turn or uneven
     changes: list[Change] = (
         [EvenWork()]
         if shared_out
@@ -96,7 +111,7 @@ def detect(case: Case) -> Detection | None:
     return Detection(
         time_ns=time,
         direct_ns=min(time, late.sure_ns, late.others_wait_ns),
-        chance=late.chance,
+        chance=chance,
         change=changes[0],
         also=tuple(changes[1:]),
         alternative=None if shared_out else EvenWork(),
@@ -177,10 +192,12 @@ CAUSE = Cause(
         "kernels and of their threads. exposed_communication excludes waiting for late ranks."
     ),
     prediction=(
-        "the step with the late rank's work as that of the others, operation by operation; the "
-        "range reaches to its surplus being shared out. Where experts are uneven, lengths differ "
-        "from step to step, or a stage of a pipeline is slow, with the mean work of all ranks on "
-        "each; layers that move take their launches with them"
+        "the step with the mean work of all ranks on each, where they launch the same kernels (one "
+        "has more samples, longer sequences, larger graphs), experts are uneven, lengths differ "
+        "from step to step, or a stage of a pipeline is slow; layers that move take their launches "
+        "with them. Where a rank launches kernels that the others do not, with its work as that of "
+        "the others, operation by operation; the range then reaches to its surplus being shared "
+        "out"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.breakdown.recurrence import Recurrence, of_idle_time
 from stepscope.collectives.job import Collectives
 from stepscope.collectives.late import Lateness
 from stepscope.collectives.stages import slow_stage
@@ -81,6 +82,7 @@ def detect(case: Case) -> Detection | None:
         direct_ns=min(late.sure_ns - overhead, late.others_wait_ns),
         uncertain_ns=max(0.0, late.others_wait_ns - late.imposed_ns),
         chance=late.chance,
+        rare=_rare(case, late),
         message=message,
         texts={"late": late_text(c, late)} | where.texts(),
         recommendations=_advice(late, own),
@@ -92,6 +94,13 @@ def detect(case: Case) -> Detection | None:
         root_cause=root_cause if root_cause in causes() else None,
         absorbs=_symptoms(c, late),
     )
+
+
+def _rare(case: Case, late: Lateness) -> Recurrence | None:
+    """How often what makes one rank late comes back, where few steps hold it."""
+    if late.in_turn or late.idle_cause is None:
+        return None
+    return of_idle_time(case.explanation, late.idle_cause)
 
 
 def _more_recording(c: Collectives, late: Lateness) -> float:
