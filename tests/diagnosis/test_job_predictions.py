@@ -66,20 +66,35 @@ BUSY = Rank(kernel=lambda step, k: 600.0, blocks=lambda step: 96)
 BOOKS = Rank(work=lambda step: 6_000.0)
 
 
-def even(us: float) -> Rank:
-    """The ranks where work is shared out: kernels of so many us, with blocks in proportion."""
-    return Rank(kernel=lambda step, k: us, blocks=lambda step: round(us / 6.25))
+def graphs(us: float) -> Rank:
+    """A rank whose data differs from step to step; kernels of so many us on average, with blocks in
+    proportion."""
+
+    def size(step: int) -> float:
+        return us * (0.9 + 0.1 * (step % 3))
+
+    return Rank(kernel=lambda step, k: size(step), blocks=lambda step: round(size(step) / 6.25))
 
 
 LATE = {
-    "one of four is given more": (
+    "one of four has a larger batch": (
         [HEALTHY, HEALTHY, BUSY, HEALTHY],
-        even((3 * 400 + 600) / 4),
+        HEALTHY,
         ("load_imbalance", [2]),
     ),
-    "two of four are given more": (
+    "two of four have larger batches": (
         [BUSY, HEALTHY, HEALTHY, BUSY],
-        even((2 * 400 + 2 * 600) / 4),
+        HEALTHY,
+        ("load_imbalance", [0, 3]),
+    ),
+    "one of four gets larger graphs": (
+        [graphs(400), graphs(400), graphs(600), graphs(400)],
+        graphs(450),
+        ("load_imbalance", [2]),
+    ),
+    "two of four get larger graphs": (
+        [graphs(600), graphs(400), graphs(400), graphs(600)],
+        graphs(500),
         ("load_imbalance", [0, 3]),
     ),
     "two of four are slow": ([HEALTHY, SLOW, HEALTHY, SLOW], HEALTHY, ("straggler", [1, 3])),

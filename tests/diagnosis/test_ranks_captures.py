@@ -39,8 +39,8 @@ def test_a_double_batch_is_an_imbalance(imbalance: list[Path]) -> None:
     diagnosis = job.diagnose()
     finding = diagnosis.findings[0]
     assert (diagnosis.verdict, finding.ranks) == ("load_imbalance", [1])
-    # rank 1 computes 35 ms a step, rank 0 23.6 ms: 29.3 ms where each has as many samples
-    assert 4.5e6 < finding.time_ns_per_step < 6.5e6
+    # rank 1 computes 35 ms a step, rank 0 23.6 ms
+    assert 9e6 < finding.time_ns_per_step < 13e6
     assert job.verify(msgspec.json.encode(diagnosis)).verified
     found = job.communication
     assert [guess.likely for guess in found.groups] == ["data_parallel"]

@@ -130,9 +130,13 @@ def has_workers(host: HostSide) -> bool:
     return any(map(words.LOADER_WITH_WORKERS.search, names))
 
 
-def asks_workers(host: HostSide) -> bool:
-    """Whether ranges show where PyTorch's DataLoader waits for worker processes."""
-    return any(map(words.LOADER_WITH_WORKERS.search, host.ranges.texts.get("name", ())))
+def asking_workers_ns(host: HostSide) -> int:
+    """Time of the ranges in which PyTorch's DataLoader asks worker processes for batches, ns."""
+    ranges = host.ranges
+    if not len(ranges):
+        return 0
+    mine = ranges.matches("name", words.LOADER_WITH_WORKERS)
+    return int((ranges["end_ns"] - ranges["start_ns"])[mine].sum())
 
 
 def blocking_calls(gpu: GpuTimeline) -> Blocking:

@@ -25,6 +25,10 @@ device launches exactly what the others do."""
 LEAST_MORE: Final = 0.02
 """Launches that differ by less are the same work: counters, padding, kernels at a step's edge."""
 
+_AS_MANY: Final = 0.001
+"""Share by which threads differ at most that are as many: a kernel at a step's edge may count to the
+next one."""
+
 _IN_TURN: Final = 2.0
 """Late ranks take turns where the waits step by step are so many times what one rank causes."""
 
@@ -68,6 +72,7 @@ class Lateness:
         more_work: largest ratio of what was launched on the late device and on the others.
         more_kernels: ratio of the kernels that were launched.
         more_time: ratio of their compute time.
+        varies: whether what is launched differs from step to step.
         chance: share by which as many other steps would have more or less of what late devices
             impose, in nine of ten cases; 0 where one device is late for good.
     """
@@ -85,6 +90,7 @@ class Lateness:
     more_work: float = 1.0
     more_kernels: float = 1.0
     more_time: float = 1.0
+    varies: bool = False
     chance: float = 0.0
 
     @property
@@ -93,10 +99,19 @@ class Lateness:
 
         Kernels beyond those of the others then explain, at what one takes on the late devices, less
         than half of the time. A few there are wherever larger operands take other algorithms.
-        Samples, tokens and nodes can go to the others; what only one of them executes can be gone.
         """
         further = (self.more_kernels - 1) / max(self.more_kernels, 1.0) * self.more_time
         return further < _MAIN * (self.more_time - 1)
+
+    @property
+    def uneven_data(self) -> bool:
+        """Whether late devices get more of data that differs from step to step.
+
+        Samples, tokens and nodes that one of them does not get go to the others. Where each step is
+        like the last one, what it has more of is as it was set up (its batch, a further model),
+        and can be as on the others.
+        """
+        return self.same_kernels and self.varies
 
 
 def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:
@@ -212,7 +227,16 @@ def _late(
         more_work=more_work,
         more_kernels=_more(work.kernels, late),
         more_time=more_time,
+        varies=_varies(work),
     )
+
+
+def _varies(work: Work) -> bool:
+    """Whether the threads that some device launches differ in most of its windows."""
+    threads = work.threads.astype(np.float64)
+    usual = np.median(threads, axis=0)
+    alike = np.abs(threads - usual) <= _AS_MANY * usual
+    return bool((alike.mean(axis=0) < _MAIN).any())
 
 
 def _in_turns(

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, asks_workers, has_workers
+from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE, asking_workers_ns, has_workers
 from stepscope.breakdown.recurrence import LATE
 from stepscope.gaps.untraced_cpu import RECURS_IN
 from stepscope.simulation.engine import steps_of
@@ -30,17 +30,22 @@ _ALIKE: Final = 0.001
 """Share of the step that is not worth another round."""
 
 
+_HELD: Final = 0.5
+"""Part of a rank's waits for batches that ranges of the loader must hold."""
+
+
 def paced_by_workers(subjects: Sequence[Subject]) -> bool:
     """Whether worker processes bring the batches of a job and cannot keep up.
 
     They cannot where the thread waits for them again and again: several workers that began together
     are late together. Where one batch in a long while is late, the others were ready, and a faster
     step asks for them sooner and gets them. Of several ranks, the one that waits most for its own
-    workers keeps the others waiting in collectives; there ranges of the loader must say that it
-    waits for them, since what one rank alone waits for may be its own thread's.
+    workers keeps the others waiting in collectives; there ranges of the loader must hold what it
+    waits, since what one rank alone waits for may be its own thread's.
     """
     slow = subjects[waits_most(subjects)]
-    if len(subjects) > 1 and not asks_workers(slow.gpu.host):
+    waits_ns = int(slow.program.work_ns[:, _INPUT].sum())
+    if len(subjects) > 1 and asking_workers_ns(slow.gpu.host) < _HELD * waits_ns:
         return False
     if not _again_and_again(slow):
         return False

@@ -42,7 +42,7 @@ def detect(case: Case) -> Detection | None:
     experts = busiest_use(c) == "expert_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
     # tokens that one expert does not get, and samples that one rank does not, others do
-    uneven = not late.in_turn and (experts or late.same_kernels)
+    uneven = not late.in_turn and (experts or late.uneven_data)
     time, time_sql, chance = late.imposed_ns, None, late.chance
     if uneven:
         more = beyond_mean_ns(c.parts)
@@ -89,8 +89,8 @@ def detect(case: Case) -> Detection | None:
         if uneven:
             message += (
                 ". It launches about as many kernels ({kernels} per step, {others_kernels} on the "
-                "others), so that the data is uneven; shared out evenly, every rank would compute "
-                "{mean_compute_ns}"
+                "others), of sizes that differ from step to step: the data is uneven; shared out "
+                "evenly, every rank would compute {mean_compute_ns}"
             )
         recommendations = [give]
         if not uneven:
@@ -192,12 +192,11 @@ CAUSE = Cause(
         "kernels and of their threads. exposed_communication excludes waiting for late ranks."
     ),
     prediction=(
-        "the step with the mean work of all ranks on each, where they launch the same kernels (one "
-        "has more samples, longer sequences, larger graphs), experts are uneven, lengths differ "
-        "from step to step, or a stage of a pipeline is slow; layers that move take their launches "
-        "with them. Where a rank launches kernels that the others do not, with its work as that of "
-        "the others, operation by operation; the range then reaches to its surplus being shared "
-        "out"
+        "the step with the late rank's work as that of the others, operation by operation; the "
+        "range reaches to its surplus being shared out. Where the ranks launch the same kernels, of "
+        "sizes that differ from step to step (samples, sequences or graphs are not dealt out "
+        "evenly), experts are uneven, or a stage of a pipeline is slow, with the mean work of all "
+        "ranks on each; layers that move take their launches with them"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
