@@ -52,6 +52,25 @@ def test_the_call_that_reads_a_value_is_named(tmp_path: Path) -> None:
     assert first.recommendations[0].startswith("keep values on the GPU")
 
 
+def test_an_inference_that_synchronises_the_device_is_told_to_leave_that_out(
+    tmp_path: Path,
+) -> None:
+    """Eight passes of 2 ms, after each of which the host waits, and takes 0.6 ms for the next."""
+    build, at = Build(), 0.0
+    for i in range(STEPS):
+        for k in range(4):
+            build.operator(at + 10 * k, at + 10 * k + 8, "aten::linear")
+            begin = at + 20 + 500 * k
+            call = (at + 10 * k, at + 10 * k + 4)
+            build.kernel(begin, begin + 500, call=call, name=f"gemm{k}")
+        build.api(at + 50, at + 2_030, "cudaDeviceSynchronize")
+        build.range(at, at + 2_040, f"step {i}")
+        at += 2_600
+    first = diagnosed(build, tmp_path).findings[0]
+    assert first.cause == "host_sync"
+    assert first.recommendations[0].startswith("drop torch.cuda.synchronize()")
+
+
 @pytest.mark.parametrize(("waited", "cause"), [(False, "launch_bound"), (True, "host_sync")])
 def test_a_wait_for_an_idle_device_takes_nothing(waited: bool, cause: str, tmp_path: Path) -> None:
     """Eight launches a step, each 20 us after the one before; then a synchronisation.

@@ -233,6 +233,14 @@ def test_one_rank_alone_cannot_tell(tmp_path: Path) -> None:
     assert "one rank" in diagnosis.findings[0].message
 
 
+def test_one_rank_alone_says_what_its_own_gpu_waits_for(tmp_path: Path) -> None:
+    """It idles for 8 ms of each step; the rank that is missing takes 10 ms more."""
+    job = job_of(tmp_path, [0], of=4, load=lambda r, i: 18_000 if r == 2 else 8_000)
+    message = job.diagnose().findings[0].message
+    assert "one rank" in message
+    assert "more of the step its own GPU idles, because of input starvation" in message
+
+
 def test_one_rank_alone_with_a_cause_of_its_own(tmp_path: Path) -> None:
     job = job_of(tmp_path, [2], of=4, load=lambda r, i: 9_100 if r == 2 else 100)
     assert job.diagnose().verdict == "input_starvation"

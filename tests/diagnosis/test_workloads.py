@@ -175,3 +175,22 @@ def test_a_program_without_a_framework_is_told_what_to_call(
     assert first.cause == launch_bound.CAUSE.id
     assert expected in " ".join(first.recommendations)
     assert ("torch" in " ".join(first.recommendations)) == (expected == "torch.compile")
+
+
+@pytest.mark.parametrize(("last", "thread"), [("gelu", "launching"), ("gelu_backward", "training")])
+def test_a_thread_trains_only_where_something_goes_back(
+    last: str, thread: str, tmp_path: Path
+) -> None:
+    """Eight steps of three kernels, whose graph autograd keeps, and 5 ms of work on the CPU."""
+    build = Build()
+    for i in range(8):
+        at = 6_000.0 * i
+        build.range(at, at + 5_900, f"ProfilerStep#{i}")
+        build.operator(at + 10, at + 4_900, "aten::sort")
+        for k, name in enumerate(["gemm", "norm", last]):
+            begin = at + 5_000 + 200 * k
+            build.operator(begin, begin + 20, "aten::linear", sequence_number=10 * i + k)
+            build.kernel(begin + 10, begin + 205, call=(begin + 5, begin + 10), name=name)
+    first = diagnosed(build, tmp_path).findings[0]
+    assert first.cause == "host_compute"
+    assert f"the {thread} thread works on the CPU" in first.message

@@ -108,6 +108,29 @@ def test_operations_of_many_streams_wait_for_those_given_lately(tmp_path: Path):
     assert max(map(len, waiting.values())) <= 16
 
 
+def test_without_calls_a_late_operation_waits_for_the_stream_that_worked_until_then(
+    tmp_path: Path,
+):
+    """Three all-reduces beside six products; one launching call more, and nothing is inferred."""
+    for call in (None, (1_300.0, 1_301.0)):
+        b = Build()
+        for k in range(6):
+            b.kernel(200.0 * k, 200.0 * k + 198, stream=7)
+        for k in range(3):
+            b.kernel(400.0 * k + 205, 400.0 * k + 260, stream=14, name="nccl")
+        b.kernel(1_310, 1_320, call=call, stream=7)
+        folder = tmp_path / str(call is None)
+        folder.mkdir()
+        (gpu,) = gpus(b.trace(folder).frame)
+        order = enqueue_order(gpu)
+        events = recorded_events(gpu, _empty(tmp_path / f"e{call is None}"), order)
+        waiting, _ = operation_waits(gpu, order, events)
+        start, end = (gpu.ops[c][order.ops] // 1_000 for c in ("start_ns", "end_ns"))
+        seen = [(int(start[k]), int(end[one])) for k, of in waiting.items() for one in of]
+        # the first of a stream waits for nothing that is seen
+        assert seen == ([(605, 598), (1_005, 998)] if call is None else [])
+
+
 def test_a_graph_launch_waits_for_the_graph_that_ran_when_it_returned(tmp_path: Path):
     b = Build()
     for k in range(5):

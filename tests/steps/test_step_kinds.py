@@ -310,3 +310,113 @@ def test_a_choice_that_finds_nothing_offers_what_there_is(
         build.kernel(1_000 * i + 20, 1_000 * i + 400, call=(1_000 * i + 6, 1_000 * i + 9))
     with pytest.raises(UsageError, match=output):
         explained(build, tmp_path, choice)
+
+
+@pytest.mark.parametrize(("gradient", "kind"), [("dgrad", "inference"), ("wgrad", "training")])
+def test_a_transposed_convolution_takes_the_kernel_that_a_gradient_takes(
+    gradient: str, kind: str, tmp_path: Path
+) -> None:
+    build = Build()
+    for k in range(24):
+        at = 100.0 * k
+        build.operator(at, at + 20, "aten::convolution")
+        name = f"sm80_xmma_{gradient}_implicit_gemm" if k % 4 == 0 else "fprop"
+        build.kernel(at + 30, at + 90, call=(at + 5, at + 10), name=name)
+    assert explained(build, tmp_path).workload.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("behind", "kind"), [("gelu", "forward"), ("gelu_backward", "training_step")]
+)
+def test_a_graph_that_is_kept_makes_no_training_step_without_a_backward_pass(
+    behind: str, kind: str, tmp_path: Path
+) -> None:
+    build = Build()
+    for i in range(4):
+        at = 1_000.0 * i
+        build.range(at, at + 900, f"ProfilerStep#{i}")
+        for k, name in enumerate(["gemm", "norm", behind]):
+            begin = at + 100 * (k + 1)
+            build.operator(begin, begin + 20, "aten::linear", sequence_number=10 * i + k)
+            build.kernel(begin + 30, begin + 90, call=(begin + 5, begin + 10), name=name)
+    assert explained(build, tmp_path).steps.kind == kind
+
+
+def numbered(build: Build, at: float, name: str, kernels: int) -> float:
+    """A range that launches so many kernels of 90 us; its end."""
+    for k in range(kernels):
+        begin = at + 10 + 100 * k
+        build.kernel(begin + 5, begin + 95, call=(begin, begin + 4), name=f"{name[:5]}{k}")
+    end = at + 20 + 100 * kernels
+    build.range(at, end, name)
+    return end
+
+
+def test_numbered_parts_of_which_one_does_the_work_are_no_steps(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for part, kernels in enumerate((0, 40, 2)):
+        at = numbered(build, at, f"masks 0 {part}", kernels)
+    assert len(explained(build, tmp_path).steps) == 1
+
+
+def test_numbers_that_return_with_work_of_their_own_are_parts_of_an_iteration(
+    tmp_path: Path,
+) -> None:
+    """Six times generate 0, 1 and 2, which launch 2, 4 and 3 kernels."""
+    build, at = Build(), 0.0
+    for _ in range(6):
+        for part, kernels in enumerate((2, 4, 3)):
+            at = numbered(build, at, f"generate {part}", kernels)
+    steps = explained(build, tmp_path).steps
+    assert len(steps) == 6
+    assert steps.begin_ns[1] == 960_000  # 3 * 20 us and 9 kernels of 100 us
+
+
+def test_numbers_that_count_batches_may_return_in_each_epoch(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for _ in range(3):
+        for batch in range(4):
+            at = numbered(build, at, f"batch {batch}", 3)
+    assert len(explained(build, tmp_path).steps) == 12
+
+
+def test_ranges_with_one_number_all_along_are_a_series_without_the_others(tmp_path: Path) -> None:
+    build, at = Build(), 0.0
+    for number in (0, 0, 0, 0, 0, 0, 1, 2):
+        at = numbered(build, at, f"masks 0 1 {number}", 1 if number else 6)
+    steps = explained(build, tmp_path).steps
+    assert (len(steps), steps.label) == (6, "masks 0 1 0")
+
+
+@pytest.mark.parametrize(("around", "steps"), [(0, 5), (40, 1)])
+def test_a_single_profiler_step_may_lie_around_a_loop_that_updates_parameters(
+    around: int, steps: int, tmp_path: Path
+) -> None:
+    """Five updates with all that leads to each; or of five layers, in a pass with other work."""
+    build, at = Build(), 100.0
+    for k in range(around):
+        build.kernel(at + 10, at + 90, call=(at, at + 5), name=f"other{k}")
+        at += 100
+    for _ in range(5):
+        for name in ("forward", "loss", "backward"):
+            build.kernel(at + 10, at + 90, call=(at, at + 5), name=name)
+            at += 100
+        build.range(at, at + 95, "Optimizer.step#Adam.step")
+        build.kernel(at + 10, at + 90, call=(at, at + 5), name="adam")
+        at += 100
+    build.range(0, at, "ProfilerStep#2")
+    found = explained(build, tmp_path).steps
+    assert (len(found), found.source == "profiler_step") == (steps, steps == 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "source"),
+    [("embedding_backward_kernel", "whole_capture"), ("other", "kernel_sequence")],
+)
+def test_a_kernel_at_the_end_of_a_model_says_that_there_is_one_pass(
+    end: str, source: str, tmp_path: Path
+) -> None:
+    build = Build()
+    layers(build, 12, head=False, tail=False)
+    build.kernel(36 * 110 + 10, 36 * 110 + 100, call=(36 * 110, 36 * 110 + 5), name=end)
+    assert explained(build, tmp_path).steps.source == source

@@ -502,17 +502,20 @@ def _of_times(
     """Operations enqueued well before that started right when one of another stream ended.
 
     All that they are known to wait for had ended before: libraries wait for events of their own
-    streams, of which a capture may hold some and not others.
+    streams, of which a capture may hold some and not others. Where it holds no launching call at
+    all, what another stream worked on until then is what explains a wait, and nothing else does.
     """
     start, end = (gpu.ops[c][order.ops] for c in ("start_ns", "end_ns"))
     previous = previous_on_stream(order)
     before = np.where(previous >= 0, end[np.maximum(previous, 0)], np.iinfo(np.int64).min // 2)
-    ready = np.maximum(order.begin_ns, before)
+    known = gpu.call[order.ops] >= 0
+    unseen = not known.any()
+    ready = before if unseen else np.maximum(order.begin_ns, before)
     for target, sources in waiting.items():
         ready[target] = max(ready[target], *(int(end[source]) for source in sources))
-    known = gpu.call[order.ops] >= 0
-    late = np.flatnonzero(known & (start - ready > DEPENDENCY_NS))
-    within = np.maximum(DEPENDENCY_NS, (LEFT_OPEN * (start - ready)).astype(np.int64))
+    late = np.flatnonzero((known | (unseen & (previous >= 0))) & (start - ready > DEPENDENCY_NS))
+    open_ns = (1.0 if unseen else LEFT_OPEN) * (start - ready)
+    within = np.maximum(DEPENDENCY_NS, open_ns.astype(np.int64))
     by_end = np.argsort(end, kind="stable")
     at = np.searchsorted(end[by_end], start[late], side="right") - 1
     found = []

@@ -24,6 +24,7 @@ from stepscope.steps.model import (
 )
 from stepscope.steps.repetition import (
     Launches,
+    Repetition,
     find_repetition,
     from_graphs,
     from_kernels,
@@ -44,6 +45,9 @@ _NUMBER_INSIDE = re.compile(r"^(\D*[A-Za-z]\D*[\s#:_=\-\[(/])\d+([^\dA-Za-z]\D*)
 _LONGEST_STEP: Final = 256  # the pattern takes time by the square of the length
 _COVERS_A_STEP: Final = 0.5
 _COVERS_A_CYCLE: Final = 0.8
+_IN_MOST: Final = 0.8
+_PART_OF_ONE: Final = 0.5
+"""What launches less than this share of what an iteration launches is no iteration."""
 _PHASE = re.compile(
     r"(?<![a-z])(forward|fwd|backward|bwd|optim\w*|zero_?grad|loss|update|train\w*|grad\w*|data\w*"
     r"|h2d|input|batch|sample|rollout|generate|env\w*|policy)(?![a-z])",
@@ -101,7 +105,7 @@ def from_marks(gpu: GpuTimeline, optimizer_runs: int) -> Steps | None:
         best = _without_empty_end(max(profiler, key=lambda c: (len(c.begin), c.coverage)), enqueued)
         return _steps(best, "profiler_step", "steps are torch.profiler's ProfilerStep annotations")
     candidates = [c for c in candidates if c.label != "ProfilerStep"]
-    usable = [c for c in candidates if len(c.begin) >= MIN_STEPS and _holds_steps(c)]
+    usable = [c for c in candidates if len(c.begin) >= MIN_STEPS and _holds_steps(c, enqueued)]
     if usable:
         # A range that calls itself a step, then the outermost (fewest) of those that cover most.
         best = min(
@@ -134,7 +138,7 @@ def from_marks(gpu: GpuTimeline, optimizer_runs: int) -> Steps | None:
         which = "the range" if len(best.begin) == 1 else "the two ranges"
         verb = "the step is" if len(best.begin) == 1 else "steps are"
         return _steps(best, "single_range", f"{verb} {which} {best.first!r}")
-    return _from_phases(candidates)
+    return _from_phases([c for c in candidates if _are_alike(c, enqueued)])
 
 
 def _without_empty_end(marks: Candidate, enqueued_ns: IntArray) -> Candidate:
@@ -154,9 +158,21 @@ def _without_empty_end(marks: Candidate, enqueued_ns: IntArray) -> Candidate:
     )
 
 
-def _holds_steps(candidate: Candidate) -> bool:
+def _are_alike(candidate: Candidate, enqueued_ns: IntArray) -> bool:
+    """Whether ranges launch as much as those of a loop: most of them half of the mean or more.
+
+    The unlike parts of one pass may differ in a number only.
+    """
+    held = np.searchsorted(enqueued_ns, candidate.end)
+    held = held - np.searchsorted(enqueued_ns, candidate.begin)
+    return bool(np.median(held) >= _PART_OF_ONE * held.mean())
+
+
+def _holds_steps(candidate: Candidate, enqueued_ns: IntArray) -> bool:
     if words.EPOCH_RANGE.search(candidate.label) or words.NEVER_A_STEP.search(candidate.first):
         return candidate.named_step and candidate.coverage >= _COVERS_A_STEP
+    if not candidate.named_step and not _are_alike(candidate, enqueued_ns):
+        return False
     likely = candidate.named_step or candidate.numbered
     return candidate.coverage >= (_COVERS_A_STEP if likely else _COVERS_A_CYCLE)
 
@@ -205,7 +221,9 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
     bounds = np.flatnonzero(np.diff(group[order])) + 1
     may_be_single = words.judged(names, words.holds_a_step)
     found = []
-    for rows in np.split(order, bounds):
+    for rows, counted in _by_name_unless_counted(
+        np.split(order, bounds), ranges, number_of, enqueued_ns
+    ):
         name_codes = ranges["name"][rows]
         if len(rows) < MIN_STEPS and not may_be_single[name_codes[0]]:
             continue
@@ -220,10 +238,50 @@ def find_candidates(ranges: Frame, enqueued_ns: IntArray) -> list[Candidate]:
         lost = np.flatnonzero(left_out & numbered[stem])
         first = names[int(name_codes[0])]
         domain = ranges.text("domain", int(rows[0]))
-        found.append(
-            Candidate(begin, end, stems[stem], first, numbered[stem], coverage, domain, lost)
-        )
+        is_numbered = numbered[stem] and counted
+        label = stems[stem] if counted else first
+        found.append(Candidate(begin, end, label, first, is_numbered, coverage, domain, lost))
     return found
+
+
+def _by_name_unless_counted(
+    groups: Sequence[IntArray], ranges: Frame, number_of: IntArray, enqueued_ns: IntArray
+) -> list[tuple[IntArray, bool]]:
+    """The rows of each group, and whether their numbers may count iterations.
+
+    A number that names the place of a range in a program counts nothing: most ranges have that of
+    the range before, or the numbers return and each stands for launches of its own. Such groups
+    are split by name.
+    """
+    held = np.searchsorted(enqueued_ns, ranges["end_ns"])
+    held -= np.searchsorted(enqueued_ns, ranges["start_ns"])
+    split = []
+    for rows in groups:
+        codes = ranges["name"][rows]
+        numbers = number_of[codes]
+        several = len(rows) > 1 and bool((numbers >= 0).all())
+        if several and ((np.diff(numbers) == 0).mean() > 0.5 or _are_parts(codes, held[rows])):
+            split += [(rows[codes == code], False) for code in distinct_values(codes)]
+        else:
+            split.append((rows, True))
+    return split
+
+
+def _are_parts(codes: IntArray, held: IntArray) -> bool:
+    """Whether names that return launch the same each time, and each something else than the next.
+
+    Args:
+        codes: the names, in the order of their ranges.
+        held: how many operations each range launches.
+    """
+    names, which = with_inverse(codes)
+    often = np.bincount(which)
+    if len(names) < 2 or often.min() < MIN_STEPS:
+        return False
+    usual = np.array([np.median(held[which == one]) for one in range(len(names))])
+    alike = [(held[which == one] == usual[one]).mean() > 0.5 for one in range(len(names))]
+    differ = usual[which[1:]] != usual[which[:-1]]
+    return bool(np.mean(alike) >= _IN_MOST and differ.mean() >= _IN_MOST)
 
 
 def _numbered_inside(names: Sequence[str]) -> dict[str, str]:
@@ -339,9 +397,16 @@ def _found(
 ) -> Steps | None:
     runs = optimizer_runs(gpu, enqueued)
     marked = from_marks(gpu, runs)
-    if marked is not None:
+    around = marked is not None and marked.source == "profiler_step" and len(marked) == 1
+    if marked is not None and not (around and runs >= MIN_STEPS):
         return marked
     repeated = find_repetition(enqueued)
+    if marked is not None:
+        if repeated is None or not _are_iterations_inside(enqueued, repeated, runs):
+            return marked
+        steps = from_kernels(enqueued, repeated, window_start_ns)
+        why = "the only ProfilerStep annotation holds a loop of its own"
+        return replace(steps, message=f"{why}: {len(steps)} repetitions of GPU operations")
     if repeated is not None and not runs:
         repeated = outer_repetition(enqueued, repeated) or repeated
     if repeated is not None and is_iteration(enqueued, repeated, runs, does.passes):
@@ -351,6 +416,22 @@ def _found(
         return found
     late = late_repetition(enqueued, runs)
     return None if late is None else from_kernels(enqueued, late, window_start_ns)
+
+
+def _are_iterations_inside(enqueued: Launches, repeated: Repetition, runs: int) -> bool:
+    """Whether a single mark lies around a loop, each repetition of which updates parameters once.
+
+    Not where an optimizer runs for each tensor or layer within one step: then what repeats is less
+    than nearly all that is launched.
+    """
+    anchors = repeated.anchors
+    length = int(np.median(np.diff(anchors)))
+    held = min(int(anchors[-1]) + length, len(enqueued)) - int(anchors[0])
+    return (
+        abs(runs - len(repeated)) <= 1
+        and held >= _COVERS_A_CYCLE * len(enqueued)
+        and is_iteration(enqueued, repeated, runs)
+    )
 
 
 def _whole(gpu: GpuTimeline, why: str = "") -> Steps:

@@ -25,9 +25,11 @@ from stepscope.trace.frame import BoolArray, Frame, IntArray
 Purpose = Literal["training", "inference", "unknown"]
 
 BACKWARD_KERNEL: Final = re.compile(
-    r"backward|(?<![a-z])bwd|_bwd_|Bwd(?![a-z])|dgrad|wgrad|gradinput|gradweight|_grad_(input|weight)",
+    r"backward|(?<![a-z])bwd|_bwd_|Bwd(?![a-z])|wgrad|gradinput|gradweight|_grad_(input|weight)",
     re.IGNORECASE,
 )
+"""Kernels of a backward pass. Not ``dgrad``: the gradient of a convolution's input is what a
+transposed convolution calculates on its way forward; who trains needs that of the weights, too."""
 _BACKWARD_OPERATOR: Final = re.compile(r"^autograd::engine|Backward\d*$|^aten::\w+_backward\b")
 _TRAINING_RANGE: Final = re.compile(
     r"^Optimizer\.(step|zero_grad)#|(?<![a-z])(backward|bwd|optimi[sz]er|zero_?grad|train(ing)?|1f1b)(?![a-z])",
@@ -49,8 +51,15 @@ _END: Final = re.compile(
     r"^aten::(embedding|_embedding_bag|nll_loss|nll_loss_nd|cross_entropy_loss|argmax|multinomial)"
     r"(?![a-z_])"
 )
+_END_KERNEL: Final = re.compile(
+    r"(?<![a-z_])embedding_?(backward|bag)|nll_?loss|cross_?entropy", re.IGNORECASE
+)
+"""Kernels at the ends of a model, which no layer has; layers rotate embeddings, too."""
+
 _FEW: Final = 2
 """Different sequence numbers from which on autograd records: else all have the same, or none."""
+
+_BUILDS: Final = "operators build the graph of a backward pass"
 
 _ENOUGH: Final = 20
 """Operators from which on their names say what the program does."""
@@ -64,12 +73,14 @@ class Workload:
         kind: ``training``, ``inference`` or ``unknown``.
         why: what tells, in words; empty where nothing does.
         passes: how often the model ran from one end to the other, at most: how often the operators
-            ran that stand at its ends; 0 where none was recorded.
+            ran that stand at its ends, or kernels where no operator is recorded; 0 where none was.
+        goes_back: whether a backward pass or an update of parameters is seen or said.
     """
 
     kind: Purpose
     why: str
     passes: int = 0
+    goes_back: bool = False
 
     @property
     def infers(self) -> bool:
@@ -105,7 +116,7 @@ def workload(gpu: GpuTimeline, read: Reader) -> Workload:
         ("inference", "a Python function says so", lambda: _any(functions, _SERVING)),
         (
             "training",
-            "operators build the graph of a backward pass",
+            _BUILDS,
             lambda: _numbered(operators) >= _FEW,
         ),
         (
@@ -114,20 +125,24 @@ def workload(gpu: GpuTimeline, read: Reader) -> Workload:
             lambda: len(operators) >= _ENOUGH,
         ),
     )
-    passes = _passes(operators)
+    passes = _passes(operators, gpu)
     for kind, why, seen in clues:
         if seen():
-            return Workload(kind, why, passes)
+            return Workload(kind, why, passes, kind == "training" and why != _BUILDS)
     return Workload("unknown", "", passes)
 
 
-def _passes(operators: Frame) -> int:
-    """Runs of the operator that runs most often of those that no layer has, but a model's ends."""
-    if not len(operators):
-        return 0
-    rows = words.hits(operators, "name", lambda text: _END.search(text) is not None)
-    counts = np.bincount(operators["name"][rows]) if rows.any() else np.zeros(1, np.int64)
-    return int(counts.max())
+def _passes(operators: Frame, gpu: GpuTimeline) -> int:
+    """Runs of the operator that runs most often of those that no layer has, but a model's ends.
+
+    Of the kernel where no operator is recorded.
+    """
+    if len(operators):
+        rows = words.hits(operators, "name", lambda text: _END.search(text) is not None)
+        ends = operators["name"][rows]
+    else:
+        ends = gpu.ops["name"][gpu.is_kernel & gpu.ops.matches("name", _END_KERNEL)]
+    return int(np.bincount(ends).max()) if len(ends) else 0
 
 
 def _of(frame: Frame, gpu: GpuTimeline) -> Frame:
@@ -177,10 +192,11 @@ def kind_of(steps: Steps, gpu: GpuTimeline, does: Workload) -> Kind:
         ("whole_capture", lambda: steps.source == "whole_capture"),
         ("decode_step", lambda: words.is_decode(first)),
         ("denoising_step", lambda: words.is_denoising(first)),
-        ("training_step", lambda: does.kind == "training"),
+        ("training_step", lambda: does.goes_back),
         ("graph_replay", lambda: steps.kind == "graph_replay"),
         ("engine_iteration", lambda: bool(words.engine_family(first))),
-        ("forward", lambda: does.infers),
+        # also where autograd keeps what a backward pass needs that is not in the capture
+        ("forward", lambda: does.infers or does.kind == "training"),
     ]
     return next((kind for kind, holds in known if holds()), "step")
 

@@ -52,7 +52,7 @@ def detect(case: Case) -> Detection | None:
         inside += " at {source}"
     elif where.function:
         inside += " in {function}"
-    thread = "training" if case.explanation.workload.kind == "training" else "launching"
+    thread = "training" if case.explanation.workload.goes_back else "launching"
     message = f"the GPU idles while the {thread} thread works on the CPU{inside}"
     facts = named or bool(where.source or where.function)
     if not facts:

@@ -112,7 +112,10 @@ def detect(case: Case) -> Detection | None:
         message=message,
         texts=texts,
         recommendations=_advice(
-            kind, where.operator or "", infers=case.explanation.workload.infers
+            kind,
+            where.operator or "",
+            texts.get("call", ""),
+            infers=case.explanation.workload.infers,
         ),
         figures=figures,
         where=where,
@@ -214,11 +217,13 @@ def _most(codes: IntArray, weight: IntArray) -> int | None:
     return int(codes[known][int(np.argmax(weight[known]))])
 
 
-def _advice(kind: str, operator: str, *, infers: bool) -> list[str]:
-    """What to change, most effective first, for a kind of wait."""
+def _advice(kind: str, operator: str, call: str, *, infers: bool) -> list[str]:
+    """What to change, most effective first, for a kind of wait in a call."""
     if kind == UPLOAD:
         return [_SCALARS, _FIND]
     shaped = [_SHAPES] if _SHAPED.search(operator) else []
+    if infers and "DeviceSynchronize" in call:  # a program asks for that, no result does
+        return [_SYNCHRONIZE, _RESULTS, *shaped, _FIND]
     if infers:
         return [*shaped, _RESULTS, *([] if shaped else [_SHAPES]), _SYNCHRONIZE, _SCALARS, _FIND]
     if kind == READ:

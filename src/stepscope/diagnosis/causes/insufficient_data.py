@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from stepscope.diagnosis import captures
-from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
-from stepscope.diagnosis.evidence import STEP_SQL
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, causes
+from stepscope.diagnosis.evidence import STEP_SQL, idle_time_sql
 from stepscope.diagnosis.unrecorded import busy_call, unrecorded_ns, unrecorded_warnings
 from stepscope.gaps.unrecorded import BUSY, HOLE
 
@@ -71,6 +71,14 @@ def detect(case: Case) -> Detection | None:
         capture = captures.WAITS_AND_NODES
     elif stated := _hidden_in_communication(case):
         reason, capture = stated
+        own = max(explanation.idle_by_cause_ns, key=case.idle_ns, default="unexplained")
+        if own in causes() and case.idle_ns(own) > _TOO_MUCH * case.step_ns:
+            # the others may be waiting for this rank
+            reason += (
+                "; for {own_idle_ns} more of the step its own GPU idles, because of "
+                f"{causes()[own].title.lower()}"
+            )
+            figures.append(Figure("own_idle_ns", "ns", idle_time_sql(own)))
     if reason is None:
         return None
     figures += unrecorded
