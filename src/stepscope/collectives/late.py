@@ -26,8 +26,8 @@ LEAST_MORE: Final = 0.02
 """Launches that differ by less are the same work: counters, padding, kernels at a step's edge."""
 
 _AS_MANY: Final = 0.001
-"""Share by which threads differ at most that are as many: a kernel at a step's edge may count to the
-next one."""
+"""Share by which threads differ at most that are as many: a kernel at a step's edge may count to
+the next one."""
 
 _IN_TURN: Final = 2.0
 """Late ranks take turns where the waits step by step are so many times what one rank causes."""

@@ -193,8 +193,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step with the late rank's work as that of the others, operation by operation; the "
-        "range reaches to its surplus being shared out. Where the ranks launch the same kernels, of "
-        "sizes that differ from step to step (samples, sequences or graphs are not dealt out "
+        "range reaches to its surplus being shared out. Where the ranks launch the same kernels, "
+        "of sizes that differ from step to step (samples, sequences or graphs are not dealt out "
         "evenly), experts are uneven, or a stage of a pipeline is slow, with the mean work of all "
         "ranks on each; layers that move take their launches with them"
     ),
