@@ -14,7 +14,7 @@ from typing import Final
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
-from stepscope.gaps.gil import drawn_by_lot
+from stepscope.gaps.gil import are_scattered
 from stepscope.intervals.algebra import Intervals, clip, intersect, total, union
 from stepscope.intervals.distinct import among, distinct_values
 
@@ -135,7 +135,7 @@ def _with_pauses(case: Case, found: Detection) -> Detection:
     e = case.explanation
     pauses = intersect(_idle(case, "launch_bound"), e.timeline.irregular)
     much = total(pauses) >= OTHERS * (e.end_ns - e.begin_ns)
-    if not much or not drawn_by_lot(e.gpu, e.timeline.irregular, e.steps.begin_ns):
+    if not much or not are_scattered(e.gpu, e.timeline.irregular, e.steps.begin_ns):
         return found
     return replace(
         found,

@@ -179,7 +179,7 @@ def _pattern(gpu: GpuTimeline, pauses: Intervals, step_begin_ns: IntArray) -> Gi
     return GilWaits(waits, PATTERN, share)
 
 
-def drawn_by_lot(gpu: GpuTimeline, pauses: Intervals, step_begin_ns: IntArray) -> bool:
+def are_scattered(gpu: GpuTimeline, pauses: Intervals, step_begin_ns: IntArray) -> bool:
     """Whether pauses of any length lie all over the program, at other places in each step.
 
     Args:
