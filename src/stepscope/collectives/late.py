@@ -105,13 +105,13 @@ class Lateness:
 
     @property
     def uneven_data(self) -> bool:
-        """Whether late devices get more of data that differs from step to step.
+        """Whether the same devices always get more of data that differs from step to step.
 
         Samples, tokens and nodes that one of them does not get go to the others. Where each step is
         like the last one, what it has more of is as it was set up (its batch, a further model),
         and can be as on the others.
         """
-        return self.same_kernels and self.varies
+        return self.same_kernels and self.varies and not self.in_turn
 
 
 def own_time(parts: Parts, paces: list[Pace], *, at_least: bool = False) -> npt.NDArray[np.float64]:

@@ -135,11 +135,12 @@ def refuse_other_programs(runs: Sequence[Profile]) -> None:
         UsageError: one of them does other work than the first.
     """
     for run in runs[1:]:
-        found = other_work(runs[0], run)
-        if found is not None and does_other_work([found]):
+        work = work_of(runs[0], run)
+        if work is not None and work.judged == "other":
             raise UsageError(
                 f"{', '.join(runs[0].paths)} and {', '.join(run.paths)} are given as runs of the "
-                f"same code, and do {found.message}; give them apart, or begin another baseline"
+                f"same code, and do {_OTHER}: {work.figures}; give them apart, or begin another "
+                "baseline"
             )
 
 

@@ -22,6 +22,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline
 from stepscope.activity.host import SMALL_COPY_BYTES, HostEvents
+from stepscope.gaps.stalls import MIN_COPIES
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_rows, distinct_values, with_inverse
@@ -49,10 +50,6 @@ FEW_KERNELS = 0.02
 
 SCALAR_BYTES = 8
 """A copy of no more than this is a number, and may be any."""
-
-MIN_KEPT = 8
-"""Tensors of more than a number that go down in a row and do not come back, to be those of a model:
-as in a checkpoint (``stalls.MIN_COPIES``). A few of them are results."""
 
 MOST_STEPS = 0.5
 """Share of the steps that must send down the same sizes in the same order: a model's tensors do not
@@ -256,6 +253,8 @@ def find_offload(
 def _kept_on_cpu(gpu: GpuTimeline, coming_back: IntArray, step_begin_ns: IntArray) -> IntArray:
     """Copies down of a model's tensors, one after the other in every step, that do not come back.
 
+    As many as in a checkpoint: a few of them are results.
+
     Args:
         gpu: the device.
         coming_back: rows of ``GPU.ops`` of copies that do.
@@ -277,7 +276,7 @@ def _kept_on_cpu(gpu: GpuTimeline, coming_back: IntArray, step_begin_ns: IntArra
     runs: dict[tuple[int, ...], list[IntArray]] = {}
     for begin, end in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
         sizes = tuple(ops["bytes"][rows[begin:end]].tolist())
-        if len(sizes) >= MIN_KEPT and len(set(sizes)) >= MIN_SIZES and sum(sizes) >= MIN_BYTES:
+        if len(sizes) >= MIN_COPIES and len(set(sizes)) >= MIN_SIZES and sum(sizes) >= MIN_BYTES:
             runs.setdefault(sizes, []).append(rows[begin:end])
     enough = MOST_STEPS * len(step_begin_ns)
     found = [row for same in runs.values() if len(same) >= max(enough, 2) for row in same]

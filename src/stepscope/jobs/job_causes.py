@@ -226,7 +226,7 @@ def _reason(mechanism: str, idle_cause: str | None) -> Reason:
 
 def _imbalance(job: DigestJob, late: Lateness) -> Seen:
     time = late.imposed_ns
-    if "expert_parallel" in _busiest(job) or (late.uneven_data and not late.in_turn):
+    if "expert_parallel" in _busiest(job) or late.uneven_data:
         # tokens that one expert does not get, and samples that one rank does not, others do
         time = min(time, float(beyond_mean_ns(job.parts).mean()))
     seen = _plain("load_imbalance", late.devices, time)

@@ -44,8 +44,7 @@ def paced_by_workers(subjects: Sequence[Subject]) -> bool:
     waits, since what one rank alone waits for may be its own thread's.
     """
     slow = subjects[waits_most(subjects)]
-    waits_ns = int(slow.program.work_ns[:, _INPUT].sum())
-    if len(subjects) > 1 and asking_workers_ns(slow.gpu.host) < _HELD * waits_ns:
+    if len(subjects) > 1 and asking_workers_ns(slow.gpu.host) < _HELD * _waits_ns(slow):
         return False
     if not _again_and_again(slow):
         return False
@@ -61,7 +60,11 @@ def paced_by_workers(subjects: Sequence[Subject]) -> bool:
 
 def waits_most(subjects: Sequence[Subject]) -> int:
     """Position of the program that waits longest for batches."""
-    return int(np.argmax([int(s.program.work_ns[:, _INPUT].sum()) for s in subjects]))
+    return int(np.argmax([_waits_ns(s) for s in subjects]))
+
+
+def _waits_ns(subject: Subject) -> int:
+    return int(subject.program.work_ns[:, _INPUT].sum())
 
 
 def _fed(subject: Subject) -> Subject:
@@ -84,10 +87,7 @@ def _again_and_again(subject: Subject) -> bool:
 
 def waits_alike(before: Sequence[Subject], after: Sequence[Subject]) -> bool:
     """Whether programs get input as before."""
-    return all(
-        int(b.program.work_ns[:, _INPUT].sum()) == int(a.program.work_ns[:, _INPUT].sum())
-        for b, a in zip(before, after, strict=True)
-    )
+    return all(_waits_ns(b) == _waits_ns(a) for b, a in zip(before, after, strict=True))
 
 
 def as_they_come(subjects: Sequence[Subject], period_ns: float) -> list[Subject]:

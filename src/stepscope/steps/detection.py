@@ -23,6 +23,8 @@ from stepscope.steps.model import (
     step_windows,
 )
 from stepscope.steps.repetition import (
+    IN_MOST,
+    PART_OF_ONE,
     Launches,
     Repetition,
     find_repetition,
@@ -45,9 +47,6 @@ _NUMBER_INSIDE = re.compile(r"^(\D*[A-Za-z]\D*[\s#:_=\-\[(/])\d+([^\dA-Za-z]\D*)
 _LONGEST_STEP: Final = 256  # the pattern takes time by the square of the length
 _COVERS_A_STEP: Final = 0.5
 _COVERS_A_CYCLE: Final = 0.8
-_IN_MOST: Final = 0.8
-_PART_OF_ONE: Final = 0.5
-"""What launches less than this share of what an iteration launches is no iteration."""
 _PHASE = re.compile(
     r"(?<![a-z])(forward|fwd|backward|bwd|optim\w*|zero_?grad|loss|update|train\w*|grad\w*|data\w*"
     r"|h2d|input|batch|sample|rollout|generate|env\w*|policy)(?![a-z])",
@@ -165,7 +164,7 @@ def _are_alike(candidate: Candidate, enqueued_ns: IntArray) -> bool:
     """
     held = np.searchsorted(enqueued_ns, candidate.end)
     held = held - np.searchsorted(enqueued_ns, candidate.begin)
-    return bool(np.median(held) >= _PART_OF_ONE * held.mean())
+    return bool(np.median(held) >= PART_OF_ONE * held.mean())
 
 
 def _holds_steps(candidate: Candidate, enqueued_ns: IntArray) -> bool:
@@ -281,7 +280,7 @@ def _are_parts(codes: IntArray, held: IntArray) -> bool:
     usual = np.array([np.median(held[which == one]) for one in range(len(names))])
     alike = [(held[which == one] == usual[one]).mean() > 0.5 for one in range(len(names))]
     differ = usual[which[1:]] != usual[which[:-1]]
-    return bool(np.mean(alike) >= _IN_MOST and differ.mean() >= _IN_MOST)
+    return bool(np.mean(alike) >= IN_MOST and differ.mean() >= IN_MOST)
 
 
 def _numbered_inside(names: Sequence[str]) -> dict[str, str]:

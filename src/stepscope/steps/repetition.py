@@ -37,14 +37,14 @@ _SAME_LENGTH: Final = 0.05
 _OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
 _PASS = re.compile(r"^(forward|fwd|backward|bwd)([ _]?pass)?$", re.IGNORECASE)
 """Ranges that hold one pass through a model, by their name alone."""
-_IN_MOST: Final = 0.8
+IN_MOST: Final = 0.8
 """What an iteration must hold has to be in this share of the repetitions at least."""
 _STRANGE: Final = 3
 """So many operations behind the last repetition that occur in none are what follows a model's
 layers (the last norm, the head, sampling), and no beginning of another iteration."""
 
 
-_PART_OF_ONE: Final = 0.5
+PART_OF_ONE: Final = 0.5
 """What launches less than this share of what an iteration launches is no iteration."""
 _PRODUCT = re.compile(
     r"gemm|(?<![a-z])conv|convol|fprop|dgrad|wgrad|winograd|cutlass|xmma|Cijk_",
@@ -256,7 +256,7 @@ def takes_batch(found: Launches, anchors: IntArray) -> bool:
 
 
 def _in_most(anchors: IntArray, at: IntArray) -> bool:
-    return _held(anchors, at) >= _IN_MOST * (len(anchors) - 1)
+    return _held(anchors, at) >= IN_MOST * (len(anchors) - 1)
 
 
 def _held(anchors: IntArray, at: IntArray) -> int:
@@ -277,7 +277,7 @@ def _is_regular(anchors: IntArray) -> bool:
     length = np.diff(anchors)
     usual = float(np.median(length))
     away = _SAME_LENGTH * usual if len(anchors) < OFTEN else 0.0
-    return float((np.abs(length - usual) <= away).mean()) >= _IN_MOST
+    return float((np.abs(length - usual) <= away).mean()) >= IN_MOST
 
 
 def _is_little(found: Launches, begin_ns: int) -> bool:
@@ -288,7 +288,7 @@ def _is_little(found: Launches, begin_ns: int) -> bool:
     """
     took = (found.gpu.ops["end_ns"] - found.gpu.ops["start_ns"])[found.gpu.is_kernel]
     later = found.gpu.enqueue_begin_ns[found.gpu.is_kernel] >= begin_ns
-    return float(took[later].sum()) < _PART_OF_ONE * float(took.sum())
+    return float(took[later].sum()) < PART_OF_ONE * float(took.sum())
 
 
 def _call_times(host: HostSide, pattern: re.Pattern[str]) -> IntArray:
@@ -329,7 +329,7 @@ def _numbered_layers(host: HostSide, begin_ns: IntArray) -> bool:
     several = np.bincount(at[pairs], minlength=len(begin_ns) + 1)[1:-1]
     layers = len(distinct_values(numbers))
     one_each = (several == 1) | (several == 2)
-    return layers >= max(3, len(several) // 2) and float(one_each.mean()) >= _IN_MOST
+    return layers >= max(3, len(several) // 2) and float(one_each.mean()) >= IN_MOST
 
 
 def _in_one_pass(host: HostSide, begin_ns: IntArray) -> bool:
@@ -344,7 +344,7 @@ def _in_one_pass(host: HostSide, begin_ns: IntArray) -> bool:
     held = np.searchsorted(begin_ns, ranges["end_ns"][rows]) - np.searchsorted(
         begin_ns, ranges["start_ns"][rows]
     )
-    return bool((held >= _IN_MOST * len(begin_ns)).any())
+    return bool((held >= IN_MOST * len(begin_ns)).any())
 
 
 def _tail(found: Launches, anchors: IntArray) -> bool:
@@ -380,7 +380,7 @@ def _head(found: Launches, anchors: IntArray) -> bool:
         return True
     usual = distinct_values(inside)
     known = float(among(usual, lead).mean())
-    return known < _PART_OF_ONE and bool(found.product[begin:first][strange].any())
+    return known < PART_OF_ONE and bool(found.product[begin:first][strange].any())
 
 
 def from_kernels(found: Launches, repeated: Repetition, window_start_ns: int) -> Steps:

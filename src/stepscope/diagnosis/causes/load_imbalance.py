@@ -42,7 +42,7 @@ def detect(case: Case) -> Detection | None:
     experts = busiest_use(c) == "expert_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
     # tokens that one expert does not get, and samples that one rank does not, others do
-    uneven = not late.in_turn and (experts or late.uneven_data)
+    uneven = late.uneven_data or (experts and not late.in_turn)
     time, time_sql, chance = late.imposed_ns, None, late.chance
     if uneven:
         more = beyond_mean_ns(c.parts)
