@@ -105,9 +105,9 @@ def retention_decoder_fp32(repaired: bool) -> Running:
 # What is done between the products of the next model, spelled out as its authors did.
 
 
-def five_ways(x: Tensor, past: Tensor, mu: Tensor, low: Tensor) -> tuple[Tensor, ...]:
+def five_ways(x: Tensor, past: Tensor, mu: Tensor, low: Tensor) -> list[Tensor]:
     """Five mixtures of a token and the one before it, each channel by itself."""
-    return tuple(x + past * (m + each) for m, each in zip(mu.unbind(0), low.unbind(0), strict=True))
+    return [x + past * (mu[i] + low[i]) for i in range(5)]
 
 
 def kept_keys(k: Tensor, w: Tensor, base: Tensor) -> Tensor:
@@ -124,8 +124,12 @@ def squared(k: Tensor) -> Tensor:
     return torch.relu(k) ** 2
 
 
-def let_through(y: Tensor, g: Tensor, kind: str) -> Tensor:
-    return y * torch.sigmoid(g) * (g if kind == "swish" else 1)
+def swished(y: Tensor, g: Tensor) -> Tensor:
+    return y * (g * torch.sigmoid(g))
+
+
+def let_through(y: Tensor, g: Tensor) -> Tensor:
+    return y * torch.sigmoid(g)
 
 
 class Shifts(nn.Module):
@@ -153,7 +157,7 @@ class Shifts(nn.Module):
             nn.Linear(3 * width, width, bias=False),
         )
         self.receive = nn.Linear(width, width, bias=False)
-        self.ways, self.kept, self.two, self.act, self.gate = between
+        self.ways, self.kept, self.swish, self.two, self.act, self.gate = between
 
     def forward(self, x: Tensor) -> Tensor:
         b, t, d = x.shape
@@ -163,9 +167,9 @@ class Shifts(nn.Module):
         mixed = self.ways(y, past, self.mu, torch.bmm(low, self.back).view(5, b, t, d))
         r, k, v, w, g = (linear(part) for linear, part in zip(self.linears, mixed, strict=True))
         seen = self.fades(r, self.kept(k, w, self.base), v)
-        x = x + self.out(self.gate(seen, g, "swish"))
+        x = x + self.out(self.swish(seen, g))
         k, r = self.two(self.norm2(x), self.mu2)
-        return x + self.gate(self.value(self.act(self.key(k))), self.receive(r), "sigmoid")
+        return x + self.gate(self.value(self.act(self.key(k))), self.receive(r))
 
 
 @pair(
@@ -176,7 +180,7 @@ class Shifts(nn.Module):
 )
 def token_shifts_compile(repaired: bool) -> Running:
     width, length, vocab = size(1024, 32), size(1024, 16), size(8192, 64)
-    between: Any = (five_ways, kept_keys, channel_ways, squared, let_through)
+    between: Any = (five_ways, kept_keys, swished, channel_ways, squared, let_through)
     if repaired:
         between = tuple(torch.compile(part) for part in between)
     parts: list[nn.Module] = [nn.Embedding(vocab, width), nn.LayerNorm(width)]
@@ -184,7 +188,7 @@ def token_shifts_compile(repaired: bool) -> Running:
         parts += [Shifts(width, size(16, 2), length, size(128, 8), between)]
     head = nn.Linear(width, vocab, bias=False)
     model = nn.Sequential(*parts, nn.LayerNorm(width), head).to(DEVICE)
-    ids = labels(vocab, size(8, 2), length)
+    ids = labels(vocab, size(6, 2), length)
     return fit(lambda: following(model, ids), adam(model, betas=(0.9, 0.99)), clip=1.0)
 
 
