@@ -17,6 +17,7 @@ from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
 from torch.nn import functional as fn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
@@ -350,6 +351,55 @@ def graphed_views_twice(repaired: bool) -> Running:
     model = Seen(size(384, 32), size(12, 2), size(6, 2), side, kinds, spelled=False).to(DEVICE)
     x, y = noise(batch, 3, side, side), labels(kinds, batch)
     return captured(lambda: fn.cross_entropy(model(x).float(), y), model, bf16=True)
+
+
+# --- clips --------------------------------------------------------------------------------------
+
+
+class Moves(nn.Module):
+    """Patches look at those of their frame, then at themselves in all frames; as TimeSformer."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
+        self.qkvs = nn.ModuleList(nn.Linear(width, 3 * width) for _ in range(2))
+        self.outs = nn.ModuleList(nn.Linear(width, width) for _ in range(2))
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def looked(self, number: int, x: Tensor) -> Tensor:
+        """Along the last dimension but one."""
+        qkv = self.qkvs[number](self.norms[number](x)).unflatten(-1, (3, self.heads, -1))
+        q, k, v = qkv.flatten(0, 1).permute(2, 0, 3, 1, 4)
+        y = fn.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(x.shape)
+        return self.outs[number](y)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.looked(0, x)
+        x = x + self.looked(1, x.transpose(1, 2)).transpose(1, 2)
+        return x + self.down(fn.gelu(self.up(self.norms[2](x))))
+
+
+@pair(
+    "recomputation",
+    "vision",
+    "layers are not checkpointed: what they keep fits the device's memory many times",
+)
+def clips_checkpointed_by_habit(repaired: bool) -> Running:
+    batch, frames, side, width = size(4, 2), size(8, 3), size(224, 32), size(768, 32)
+    first = nn.Conv2d(3, width, 16, 16)
+    layers = nn.ModuleList(Moves(width, size(12, 2)) for _ in range(size(8, 2)))
+    head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, size(400, 5)))
+    model = nn.ModuleList([first, layers, head]).to(DEVICE)
+    x, y = noise(batch * frames, 3, side, side), labels(size(400, 5), batch)
+
+    def loss_of() -> Tensor:
+        h = first(x).flatten(2).transpose(1, 2).unflatten(0, (batch, frames))
+        for layer in layers:
+            h = layer(h) if repaired else checkpoint(layer, h, use_reentrant=False)
+        return fn.cross_entropy(head(h.mean((1, 2))).float(), y, label_smoothing=0.1)
+
+    return fit(loss_of, adam(model, weight_decay=0.05), clip=1.0, decay=True)
 
 
 # --- volumes and nested convolutions ------------------------------------------------------------
