@@ -46,7 +46,7 @@ TOGETHER = 1 if SMALL else 8
 """Pairs that are prepared at the same time."""
 SETS = (
     *("single", "second", "third", "fourth", "fifth", "sixth", "sixth_science", "sixth_loops"),
-    *("seventh", "seventh_more", "eighth"),
+    *("seventh", "seventh_more", "eighth", "eighth_tables"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
