@@ -138,21 +138,21 @@ class Structure(nn.Module):
 
     def __init__(self, width: int, layers: int, heads: int, states: int) -> None:
         super().__init__()
-        self.embed = nn.Embedding(21, width)
+        self.embed = nn.Linear(24, width)
         self.near = nn.Conv1d(width, width, 9, padding=4)
         self.body = encoder(width, layers, heads)
         self.head = nn.Linear(width, states)
         self.change = nn.Parameter(torch.randn(states, states) * 0.1)
 
-    def forward(self, ids: Tensor, states: Tensor) -> Tensor:
-        h = self.embed(ids)
+    def forward(self, profile: Tensor, states: Tensor) -> Tensor:
+        h = self.embed(profile)
         h = self.body(h + fn.gelu(self.near(h.transpose(1, 2))).transpose(1, 2))
         scores = self.head(h)
         true = scores.gather(2, states[..., None]).sum((1, 2))
         pairs = states[:, :-1] * self.change.shape[1] + states[:, 1:]
-        true = true + self.change.flatten().expand(len(ids), -1).gather(1, pairs).sum(1)
+        true = true + self.change.flatten().expand(len(profile), -1).gather(1, pairs).sum(1)
         alpha = scores[:, 0]
-        for at in range(1, ids.shape[1]):
+        for at in range(1, profile.shape[1]):
             alpha = (alpha[:, :, None] + self.change).logsumexp(1) + scores[:, at]
         return (alpha.logsumexp(1) - true).mean()
 
@@ -162,12 +162,12 @@ def structure_states_graph(repaired: bool) -> Running:
     batch, length, states = size(96, 2), size(128, 8), size(8, 3)
     model = Structure(size(512, 16), size(6, 1), size(8, 2), states).to(DEVICE)
     update = made_optimizer(model.parameters(), "graph")
-    ids, true = labels(21, batch, length), labels(states, batch, length)
+    profile, true = noise(batch, length, 24).softmax(-1), labels(states, batch, length)
     weights = list(model.parameters())
 
     def step() -> None:
         update.zero_grad(set_to_none=True)
-        model(ids, true).backward()
+        model(profile, true).backward()
         nn.utils.clip_grad_norm_(weights, 5.0)
         update.step()
 
@@ -228,7 +228,7 @@ class Far(nn.Module):
     marks="phases",
 )
 def genome_windows_in_loop(repaired: bool) -> Running:
-    tracks, width, workers = size(8, 2), size(256, 16), 6
+    tracks, width, workers = size(8, 2), size(384, 16), 6
     data = Windows(size(2_000_000, 4000), tracks, size(12, 2), size(24_576, 512), size(128, 32))
     pools = (4, 4, 8) if size(1, 0) else (4, 4, 2)
     parts: list[nn.Module] = []
