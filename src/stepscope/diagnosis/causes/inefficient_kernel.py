@@ -30,7 +30,8 @@ def detect(case: Case) -> Detection | None:
         "convolve with channels last (model.to(memory_format=torch.channels_last), and the images "
         "alike): this kernel has one block for each channel, those for channels last have many"
         if channels
-        else "give it more to do at once: larger batches, or dimensions that are split into more blocks"
+        else "give it more to do at once: larger batches, or dimensions that are split into more "
+        "blocks"
         if found.by_grid
         else "pad dimensions to multiples of eight (sixteen for FP8), and avoid tall, thin shapes"
     )
