@@ -15,6 +15,7 @@ from stepscope.kernels.layouts import (
     IN_TRANSFORMS,
     LAST,
     LAST_PADDED,
+    OF_FEW,
     OPERATORS,
     PERMUTED_BACKWARD,
     PERMUTED_FORWARD,
@@ -87,17 +88,19 @@ def test_operators_that_have_another_kernel(tmp_path: Path) -> None:
     assert parts(kernels, repair, POOLED) == pytest.approx(OPERATORS["max_pool_forward_nchw"][1])
 
 
+@pytest.mark.parametrize("channels", [1000, 65, 64, 32])
 @pytest.mark.parametrize(("backward", "transforms"), [(False, FORWARD_IN_TRANSFORMS),
                                                       (True, IN_TRANSFORMS)])  # fmt: skip
 def test_normalisation_takes_what_its_last_kernel_tells(
-    tmp_path: Path, backward: bool, transforms: tuple[float, ...]
+    tmp_path: Path, backward: bool, transforms: tuple[float, ...], channels: int
 ) -> None:
-    # two or five kernels, of which one uses the whole device
-    forward = [*LAYER, STATISTICS, *([STATISTICS] * 2 if backward else []), APPLIED, LINEAR]
+    # four or seven kernels, of which one uses the whole device
+    forward = [*LAYER, *[STATISTICS] * 3, APPLIED, LINEAR]
     gradient = (NORM_BACKWARD,) * 3 if backward else ()
-    kernels, repair = repaired(tmp_path, forward, gradient)
-    spent = 7 if backward else 2
-    expected = min(transforms[1] / spent, 1.0)
+    kernels, repair = repaired(tmp_path, forward, gradient, blocks=channels)
+    spent = 7 if backward else 4
+    few = {64: OF_FEW[1][1], 32: OF_FEW[0][1]}.get(channels, 1.0)
+    expected = min(few * transforms[1] / spent, 1.0)
     assert parts(kernels, repair, STATISTICS) == pytest.approx(expected, rel=1e-3)
 
 
