@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 159 pairs"
+WRITTEN_AFTER = "version 0.1 with 159 pairs, opened"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 

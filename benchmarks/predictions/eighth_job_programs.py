@@ -20,7 +20,7 @@ from torch.nn import functional as fn
 from torch.utils.data import Dataset
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 159 pairs"
+WRITTEN_AFTER = "version 0.1 with 159 pairs, opened"
 job = partial(entered(PROGRAMS), marks="steps", ranks=2)  # type: ignore[call-arg]
 SHORT = torch.float32 if SMALL else torch.bfloat16
 """What travels: gloo sums no 16-bit numbers everywhere."""
