@@ -185,7 +185,7 @@ def test_a_finding_on_a_rank_of_shorter_steps_says_whose_step_it_means(tmp_path:
         folders.append(build.trace(tmp_path / f"rank{rank}", rank=rank, world_size=2).folder)
     found = Job(folders).diagnose()
     first = found.findings[0]
-    assert (first.cause, first.ranks) == ("input_starvation", [1])
+    assert (first.cause, first.ranks, first.of_rank) == ("input_starvation", [1], 1)
     assert re.search(r"costs [\d.]+ ms of each [\d.]+ ms step of rank 1[:,]", first.message)
     assert unsupported(first.message, first.evidence, first.names) == []
     console = Console(width=2000, file=io.StringIO())

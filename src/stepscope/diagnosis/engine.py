@@ -295,29 +295,30 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(f"further_{name}", "ns", predicted_sql(column, further_id(cause.id)))
             for name, column in _PREDICTED.items()
         ]
-    whose = _whose(case)
+    of_rank = _of_rank(case)
+    whose = "" if of_rank is None else f" of rank {of_rank}"
     unreliable, ending = why_unreliable(item), gaps_end_at(item)
     unaffected = unaffected_figure(item)
     figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure: e.value for e in evidence}
-    summary = filled(detection.message, evidence, detection.texts)
+    reason = filled(detection.message, evidence, detection.texts)
     if known:
         costs = _PARTLY if item.is_partial else _COSTS
         texts = {"costs": costing(cause.title), "whose": whose}
-        summary = f"{cause.title} {filled(costs, evidence, texts)}: {summary}"
         if item.is_partial:
-            summary += "; " + filled(_limit(item), evidence, {})
+            reason += "; " + filled(_limit(item), evidence, {})
         if item.recording_hides_gain:
-            summary += "; " + filled(_UNRECORDED, evidence, {})
+            reason += "; " + filled(_UNRECORDED, evidence, {})
         if detection.further is not None and item.predicted.replay_error is not None:
             both = detection.further
             stated = both.repair if item.predicted.by_further else both.first
-            summary += f"; the prediction is for {stated}"
+            reason += f"; the prediction is for {stated}"
             if further is not None:
-                summary += filled(_FURTHER, evidence, {"further": both.repair})
+                reason += filled(_FURTHER, evidence, {"further": both.repair})
+        message = f"{cause.title} {filled(costs, evidence, texts)}: {reason}"
     else:
-        summary = summary[0].upper() + summary[1:]
+        message = reason[0].upper() + reason[1:]
     step = round(case.step_ns)
     return Finding(
         cause=cause.id,
@@ -329,7 +330,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         prediction_high_ns=int(value.get("prediction_high_ns", step)),
         ranks=item.ranks,
         where=detection.where,
-        message=summary,
+        message=message,
+        reason=reason if known else "",
+        of_rank=of_rank,
         recommendations=vendors.advice(_recommended(item), case),
         next_capture=vendors.next_capture(
             frameworks.for_program(detection.next_capture, case), case
@@ -369,13 +372,13 @@ def _limit(item: Ranked) -> str:
 _ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
 
 
-def _whose(case: Case) -> str:
-    """Whose step a finding speaks of, in a job whose other ranks have longer ones.
+def _of_rank(case: Case) -> int | None:
+    """The rank whose own step a finding speaks of, in a job whose other ranks have longer ones.
 
     Where ranks are recorded for a step or two, theirs begin and end at moments of their own.
     """
     longest = reference_of(case.job.cases)
-    return "" if case.step_ns > SAME_STEP * longest.step_ns else f" of rank {case.rank}"
+    return None if case.step_ns > SAME_STEP * longest.step_ns else case.rank
 
 
 _COSTS: Final = "{costs} {time_ns_per_step} of each {step_ns} step{whose}"

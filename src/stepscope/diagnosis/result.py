@@ -326,6 +326,9 @@ class Finding(msgspec.Struct, frozen=True):
         ranks: ranks that show it.
         where: where in the program.
         message: one sentence.
+        reason: the part of it that follows what the cause costs; empty where nothing comes before.
+        of_rank: in a job whose other ranks have longer steps, the rank whose own step the finding
+            speaks of; null elsewhere.
         recommendations: what to change, most effective first.
         next_capture: a command that would sharpen the finding, or null.
         root_cause: the cause behind this one (why a straggler is late), or null.
@@ -374,6 +377,8 @@ class Finding(msgspec.Struct, frozen=True):
     further: FurtherRepair | None = None
     includes_gain_of: dict[str, Part] = {}
     after_findings: bool = False
+    reason: str = ""
+    of_rank: int | None = None
 
     def value(self, figure: str) -> float | None:
         """The value of a figure of the evidence; None where it has none of that name."""
