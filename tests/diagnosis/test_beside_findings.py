@@ -46,6 +46,24 @@ def test_the_terminal_tells_whose_step_and_the_reason_by_fields() -> None:
     assert "once fixed, its step takes about" in text
 
 
+@pytest.mark.parametrize(
+    ("name", "severities"),
+    [
+        ("gpt_mask_select", ["medium", "high"]),  # 9 and 23 %: most of it may be Nsight Systems'
+        ("gpt1024_unfused_optimizer", ["high"]),  # 38 %, most of which may be
+    ],
+)
+def test_severity_is_what_the_step_loses_whatever_stands_before(
+    name: str, severities: list[str]
+) -> None:
+    _, diagnosis = diagnosed(name)
+    assert [finding.severity for finding in diagnosis.findings] == severities
+    for finding in diagnosis.findings:
+        step = finding.value("step_ns") or 0
+        gain = (step - finding.predicted_step_ns) / step
+        assert finding.severity == ("high" if gain >= 0.2 else "medium" if gain >= 0.08 else "low")
+
+
 def diagnosed(name: str) -> tuple[Job, Diagnosis]:
     job = Job([unpack(DATA / "nsys" / f"{name}.sqlite.xz")])
     return job, job.diagnose()

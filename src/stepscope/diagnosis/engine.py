@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.combined import Both
@@ -45,7 +43,6 @@ from stepscope.diagnosis.result import (
     FurtherRepair,
     InnerSteps,
     Location,
-    Severity,
     StepOptions,
     StepSummary,
     StepTime,
@@ -226,12 +223,7 @@ def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dic
     In a job, the title says whose time it is.
     """
     worth = reported(found)
-    findings: list[Finding] = []
-    for item in worth:
-        finding = _finding(item, compute)
-        if findings and _ORDER[finding.severity] > _ORDER[findings[-1].severity]:
-            finding = msgspec.structs.replace(finding, severity=findings[-1].severity)
-        findings.append(finding)
+    findings = [_finding(item, compute) for item in worth]
     hidden = {}
     for item in found:
         if item not in worth:
@@ -322,7 +314,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
     step = round(case.step_ns)
     return Finding(
         cause=cause.id,
-        severity=_severity(item),
+        severity=severity_of(1 - value.get("predicted_step_ns", step) / value["step_ns"]),
         share_of_step=value.get("share_of_step", 0.0),
         time_ns_per_step=int(value.get("time_ns_per_step", 0)),
         predicted_step_ns=int(value.get("predicted_step_ns", step)),
@@ -369,9 +361,6 @@ def _limit(item: Ranked) -> str:
     return _ELSEWHERE if item.detection.repair is None else _HOST_LIMITS
 
 
-_ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
-
-
 def _of_rank(case: Case) -> int | None:
     """The rank whose own step a finding speaks of, in a job whose other ranks have longer ones.
 
@@ -413,11 +402,6 @@ def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:
     if " " not in sql:
         sql = predicted_sql(sql, cause)
     return Figure(figure.name, figure.unit, sql)
-
-
-def _severity(item: Ranked) -> Severity:
-    gain = item.sure_gain_ns if item.cause.of_program else item.gain_ns
-    return severity_of(gain / item.case.step_ns)
 
 
 def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Evidence]]:
