@@ -55,6 +55,10 @@ _EPOCH_NS = 10**18  # times beyond 2001 in ns can only count from 1970
 _RUNTIME = re.compile(r"(?:cuda|hip|xpu|mtia|glow|privateuse1|musa|hpu)?_?runtime\Z")
 _DRIVER = re.compile(r"(?:cuda|hip|xpu|mtia|privateuse1|musa|hpu)?_?driver\Z")
 
+_SPANS = ("X", "B", "E")
+_SHOWN = 40
+"""Characters of what is no event."""
+
 Sink = Callable[[Events], None]
 
 
@@ -152,7 +156,7 @@ class Tables:
         self.allocations.add([e for e in events if e.ph == "i" and e.name == "[memory]"])
         self.operators.add([e for e in events if e.ph == "X" and e.pid == "CPU functions"])
         kept = [e for e in events if e.name != "[memory]" and e.ph != "X"]
-        other = sum(e.ph == "X" and e.pid != "CPU functions" for e in events)
+        other = sum(e.ph in _SPANS and e.pid != "CPU functions" for e in events)
         if other:
             self.unread["(none)"] += other
         self.marks.add(kept)
@@ -188,17 +192,8 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     )
     if foreign is not None:
         raise InputError(f"{path} is {foreign.what}; {foreign.do}")
-    if window is None and tables.unread:
-        raise InputError(
-            f"{path} is a Chrome trace of another tool than PyTorch's profiler: its events are of "
-            f"the categories {_listed(tables.unread)}; record the run with stepscope run, nsys or "
-            "torch.profiler"
-        )
     if window is None:
-        raise InputError(
-            f"{path} holds no operator, call, GPU work or annotation; capture again with work "
-            "between the start and the stop of the profiler"
-        )
+        raise InputError(f"{path} {_without_work(tables, events)}")
     origin = window[0] // 1000 * 1000
     meta.window_start_ns, meta.window_end_ns = window[0] - origin, window[1] - origin
     if isinstance(base, int) and not isinstance(base, bool):
@@ -208,6 +203,30 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     _count_problems(writer, events, tables)
     _write(writer, tables, found, meta, origin)
     return meta
+
+
+def _without_work(tables: Tables, events: EventReader) -> str:
+    """What a file is in which no event of a program has a time."""
+    if events.malformed and not tables.categories:
+        return (
+            "is no profiler trace: none of its traceEvents can be read as a JSON object; the first "
+            f"is {events.first_malformed[:_SHOWN]}; check what wrote it"
+        )
+    if tables.unread:
+        return (
+            "is a Chrome trace of another tool than PyTorch's profiler: its events are of the "
+            f"categories {_listed(tables.unread)}; record the run with stepscope run, nsys or "
+            "torch.profiler"
+        )
+    if untimed := sum(spans.dropped for spans in tables.spans()):
+        return (
+            f"holds no event with a time: in {untimed:,}, ts or dur is no number of microseconds, "
+            "or far from any that a clock gives; check what wrote it"
+        )
+    return (
+        "holds no operator, call, GPU work or annotation; capture again with work between the "
+        "start and the stop of the profiler"
+    )
 
 
 def _meta(tables: Tables, found: dict[str, Any]) -> Meta:
