@@ -26,6 +26,7 @@ from stepscope.importers.kineto.about import (
     write_devices,
     write_remarks,
 )
+from stepscope.importers.kineto.events import MISSING
 from stepscope.importers.kineto.gpu import GpuOperations, Synchronisations
 from stepscope.importers.kineto.host import (
     Allocations,
@@ -200,6 +201,7 @@ def read(path: Path, writer: TraceWriter) -> Meta:
         meta.origin_epoch_ns = base + origin if abs(base + origin) < 2**63 else None
     elif origin >= _EPOCH_NS:
         meta.origin_epoch_ns = origin
+    _tie_by_external_id(tables)
     _count_problems(writer, events, tables)
     _write(writer, tables, found, meta, origin)
     return meta
@@ -244,6 +246,22 @@ def _meta(tables: Tables, found: dict[str, Any]) -> Meta:
         collectives=bool(tables.gpu.communications or tables.operators.communications),
     )
     return meta
+
+
+def _tie_by_external_id(tables: Tables) -> None:
+    """Tie calls of ROCm and GPU work where Kineto wrote no correlation (until March 2024).
+
+    What it wrote as the external id of both was the number of the call, not that of an operator.
+    """
+    calls, gpu = tables.calls.columns, tables.gpu.columns
+    if not any(name.startswith("hip") for name in tables.calls.names.texts):
+        return
+    if any((rows.peek("correlation") != MISSING).any() for rows in (calls, gpu)):
+        return
+    for rows in (calls, gpu):
+        if rows.rows:
+            rows.replace("correlation", rows.peek("external"))
+    calls.replace("external", np.full(calls.rows, MISSING))
 
 
 def _write(
