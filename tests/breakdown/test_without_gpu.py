@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ def why(build: Build, folder: Path, source: str = "nsys") -> str:
     trace = build.trace(folder)
     with pytest.raises(InputError, match="holds no GPU work"):
         Job([trace.folder]).diagnose()
-    return why_without_gpu("x", trace.frame, source)
+    trace.meta.source = source
+    return why_without_gpu("x", trace.frame, trace.meta)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +71,18 @@ def test_parts_of_an_iteration_are_named_together(tmp_path: Path) -> None:
         build.range(at + 20_000, at + 88_000, "find_centers")
     output = why(build, tmp_path)
     assert "20 times, every 130 ms: 'find_centers' (68.0 ms), 'backbone' (17.0 ms)" in output
+
+
+def test_operations_that_end_before_they_begin_are_no_capture_without_cuda(tmp_path: Path) -> None:
+    path = tmp_path / "trace.json"
+    operator = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 2, "ts": 5}
+    kernel = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 9, "dur": -1}
+    events = [operator | {"dur": 1}, kernel, kernel]
+    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    with pytest.raises(InputError) as error:
+        Job([path]).diagnose()
+    assert "holds no GPU work that can be used: 2 events ended before they" in str(error.value)
+    assert "CUDA was off" not in str(error.value)
 
 
 def test_nothing_at_all(tmp_path: Path) -> None:

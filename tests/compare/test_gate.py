@@ -109,6 +109,13 @@ def test_a_slower_host_fails_nothing_but_is_said() -> None:
     assert found.passed
 
 
+def test_a_capture_without_steps_is_neither_slower_nor_faster() -> None:
+    found = judged([run(30, setup={"steps_found_by": "whole_capture"})], [run(10)])
+    (check,) = found.checks
+    assert (check.status, check.value) == ("cannot_tell", None)
+    assert "no repeating step was found" in check.message
+
+
 # --- the file of budgets -------------------------------------------------------------------------
 
 TOML = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 from pathlib import Path
 
+import msgspec
 import pytest
 from tests.compare.profiles import kernel, profile
 from tests.support.captures import unpack
@@ -14,8 +15,9 @@ from stepscope.compare.budgets import Rules
 from stepscope.compare.comparison import compare
 from stepscope.compare.gate import gate
 from stepscope.compare.profile import KernelUse, Profile
+from stepscope.compare.result import SetupDifference
 from stepscope.compare.trend import trend
-from stepscope.compare.work import work_of
+from stepscope.compare.work import does_other_work, work_of
 from stepscope.render.compare import compare_text
 from stepscope.render.gate import gate_text
 from stepscope.trace.errors import UsageError
@@ -95,6 +97,7 @@ def test_another_program_is_neither_faster_nor_slower() -> None:
         found = compare([sides[0]], [sides[1]])
         assert (found.verdict, found.causes, found.predictions) == ("not_comparable", [], [])
         assert found.message.startswith("Not comparable, the runs do different work: kernels whose")
+        assert [(item.name, item.sure) for item in found.setup] == [("work", True)]
         text = compare_text(found)
         assert text.count("different work") == 1
         assert "Kernels that changed" not in text
@@ -108,8 +111,16 @@ def test_another_program_is_neither_faster_nor_slower() -> None:
 def test_what_may_be_another_program_says_so_before_the_verdict() -> None:
     found = compare([GPT], [profile(FAST, kernels=kernels("bf16", 70.0))])
     assert found.verdict == "faster"
+    assert [(item.name, item.sure) for item in found.setup] == [("work", False)]
     assert found.message.startswith("Perhaps different work: kernels whose names occur in both")
     assert ". If they do the same: Faster: the step is 2.3 times as fast" in found.message
+
+
+def test_another_program_is_known_by_a_field_not_by_its_sentence() -> None:
+    stated = SetupDifference("work", "", "", "confounds", "another sentence")
+    assert does_other_work([stated])
+    assert not does_other_work([msgspec.structs.replace(stated, sure=False)])
+    assert not does_other_work([msgspec.structs.replace(stated, name="gpu")])
 
 
 def test_a_trend_names_what_is_another_program() -> None:

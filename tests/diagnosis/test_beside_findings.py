@@ -2,26 +2,66 @@
 
 from __future__ import annotations
 
+import io
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 from tests.support.captures import DATA, unpack
 
 from stepscope.activity.locations import _without_wrappers
 from stepscope.api import Job
+from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.combined import both
 from stepscope.diagnosis.predictions import Predicted
 from stepscope.diagnosis.ranking import Ranked
 from stepscope.diagnosis.reliability import unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import Combined, Diagnosis
 from stepscope.render.beside import combined_text, rank_cells, rank_headings, reliability_text
+from stepscope.render.terminal import print_diagnosis
 from stepscope.render.text import milliseconds
 from stepscope.trace.frame import Frame
 
 RANKS = [DATA.parent / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz" for rank in range(2)]
+
+
+def test_the_terminal_tells_whose_step_and_the_reason_by_fields() -> None:
+    """Whatever the sentence says, and whatever lengths the steps have."""
+    _, diagnosis = diagnosed("gpt1024_sync_item")
+    first = diagnosis.findings[0]
+    assert first.of_rank is None
+    assert first.message.endswith(f": {first.reason}")
+    of_two = msgspec.structs.replace(
+        first, message="It costs 3 ms: and so on", reason="pauses costs 5", of_rank=2
+    )
+    shown = msgspec.structs.replace(diagnosis, findings=[of_two], levers=[], combined=None)
+    console = Console(width=2000, file=io.StringIO())
+    print_diagnosis(shown, console)
+    text = cast("io.StringIO", console.file).getvalue()
+    assert f"1. {first.severity.upper()} {causes()[first.cause].title}: pauses costs 5\n" in text
+    assert " per step of rank 2, " in text
+    assert "once fixed, its step takes about" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "severities"),
+    [
+        ("gpt_mask_select", ["medium", "high"]),  # 9 and 23 %: most of it may be Nsight Systems'
+        ("gpt1024_unfused_optimizer", ["high"]),  # 38 %, most of which may be
+    ],
+)
+def test_severity_is_what_the_step_loses_whatever_stands_before(
+    name: str, severities: list[str]
+) -> None:
+    _, diagnosis = diagnosed(name)
+    assert [finding.severity for finding in diagnosis.findings] == severities
+    for finding in diagnosis.findings:
+        step = finding.value("step_ns") or 0
+        gain = (step - finding.predicted_step_ns) / step
+        assert finding.severity == ("high" if gain >= 0.2 else "medium" if gain >= 0.08 else "low")
 
 
 def diagnosed(name: str) -> tuple[Job, Diagnosis]:

@@ -358,6 +358,25 @@ def test_what_a_figure_counts_agrees_with_it(value: int, output: str) -> None:
     assert filled("{n} times as long", evidence, {}) == f"{value} times as long"
 
 
+def test_a_host_that_computes_until_it_touches_pages_is_predicted_without_that(
+    tmp_path: Path,
+) -> None:
+    build = Build()
+    for i in range(STEPS):
+        at = 10_000.0 * i
+        build.range(at, at + 10_000, f"step {i}")
+        for k in range(4):
+            build.kernel(at + 50 + 1_000 * k, at + 1_050 + 1_000 * k, call=(at + 5 + k, at + 6 + k))
+        # 4.9 ms of computing on the host, whose results replace what the GPU wrote
+        build.copy(at + 9_000, at + 9_040, kind="UVM DtoH")
+    diagnosis, _ = diagnosed(build, tmp_path)
+    finding = diagnosis.findings[0]
+    assert finding.cause == "host_compute"
+    assert finding.time_ns_per_step == pytest.approx(5_920_000, rel=0.02)
+    # 4 ms of kernels, the copy, the first launch of a step
+    assert finding.predicted_step_ns == pytest.approx(4_080_000, rel=0.03)
+
+
 def test_pages_that_move_when_touched_are_no_work_without_a_call(tmp_path: Path) -> None:
     build = Build()
     build.kernel(100, 3_000, call=(50, 60), name="add")

@@ -171,6 +171,19 @@ def test_a_stated_number_of_workers_is_the_one_that_is_captured(
         assert job.whatif(["workers=4:4"]).changes
 
 
+def test_a_range_that_speaks_of_workers_is_no_loader(tmp_path: Path) -> None:
+    """``pt_data_worker`` is the name of a thread, and begins it; a range may hold it anywhere."""
+    build = captured(loading(workers=2, batch_us=33_000.0, step_us=WORK)[100:124], fetches=False)
+    build.rows["thread"] = [{"process_id": 100, "thread_id": 7, "name": "helper"}]
+    for row in build.rows["range"]:
+        row["name"] = row["name"].replace("_MultiProcessingDataLoaderIter", "Loader")
+    build.range(10.0, 20.0, "count pt_data_worker")
+    job = Job([build.trace(tmp_path).folder])
+    with pytest.raises(UsageError, match=r"how many .*\(nothing in it tells of a loader\)"):
+        job.whatif(["workers=4"])
+    assert job.whatif(["workers=0:4"]).changes
+
+
 def test_a_finding_on_a_rank_of_shorter_steps_says_whose_step_it_means(tmp_path: Path) -> None:
     # rank 1 waits for batches every step of 16 ms, and rank 0 computes for 40 ms
     busy = Build()
@@ -185,7 +198,7 @@ def test_a_finding_on_a_rank_of_shorter_steps_says_whose_step_it_means(tmp_path:
         folders.append(build.trace(tmp_path / f"rank{rank}", rank=rank, world_size=2).folder)
     found = Job(folders).diagnose()
     first = found.findings[0]
-    assert (first.cause, first.ranks) == ("input_starvation", [1])
+    assert (first.cause, first.ranks, first.of_rank) == ("input_starvation", [1], 1)
     assert re.search(r"costs [\d.]+ ms of each [\d.]+ ms step of rank 1[:,]", first.message)
     assert unsupported(first.message, first.evidence, first.names) == []
     console = Console(width=2000, file=io.StringIO())

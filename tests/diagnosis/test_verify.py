@@ -66,6 +66,7 @@ def changes(report: dict[str, Any]) -> Iterator[tuple[str, Callable[[dict[str, A
             yield key, lambda r, key=key: add(r["accounting"][0], key)
     for key in gpu["idle_by_cause_ns"]:
         yield f"idle {key}", lambda r, key=key: add(r["accounting"][0]["idle_by_cause_ns"], key)
+    yield "reason", lambda r: r["findings"][0].update(reason="it waits for 1,234.5 ms")
     yield "message", lambda r: r["findings"][0].update(message="It costs 1,234.5 ms of each step")
 
 

@@ -48,6 +48,43 @@ def step(build: Build, at: float, work: float = 6_000) -> None:
     build.kernel(at + 20, at + 20 + work, call=(at + 5, at + 15))
 
 
+def cause_at(e: Explanation, us: float) -> str:
+    """What the idle time at a moment is charged to."""
+    (row,) = np.flatnonzero(
+        (e.gaps.segments["start_ns"] <= us * US) & (us * US < e.gaps.segments["end_ns"])
+    )
+    return CAUSES[e.gaps.segments["cause"][row]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "prefetched", "cause"),
+    [
+        ("UVM DtoH", False, "host_compute"),  # until it touched them
+        ("UVM DtoH", True, "host_compute"),
+        ("UVM HtoD", False, "unexplained"),  # nothing on the device touches them
+        ("UVM HtoD", True, "host_compute"),
+        ("DtoH", False, "unexplained"),  # a call that was not recorded
+        ("DtoH", True, "unexplained"),
+    ],
+)
+def test_who_is_late_for_pages_that_move(
+    tmp_path: Path, kind: str, *, prefetched: bool, cause: str
+) -> None:
+    """Kernels of 5 ms; 4 ms later pages move in 30 pieces, perhaps at a call 0.1 ms before."""
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step_{i}")
+        build.kernel(at + 50, at + 5_050, call=(at + 5, at + 15))
+        if prefetched:
+            build.api(at + 8_900, at + 8_910, "cudaMemPrefetchAsync")
+        for k in range(30):
+            build.copy(at + 9_000 + 20 * k, at + 9_010 + 20 * k, kind=kind)
+    e = explained(build, tmp_path)
+    at = 2 * PERIOD
+    assert cause_at(e, at + 5_100) == cause_at(e, at + 8_890) == cause
+
+
 def test_input_named_by_a_range(tmp_path: Path) -> None:
     build = Build()
     for i in range(STEPS):

@@ -128,11 +128,29 @@ def test_what_is_no_trace_is_not_recognised(data: bytes, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b'{"schemaVersion": 1, "deviceProperties": [], "x": 1}', "without traceEvents"),
+        (
+            b'{"schemaVersion": 1, "deviceProperties": [], "x": 1}',
+            "without an array of traceEvents",
+        ),
         (b'{"deviceProperties": [{"traceEvents": [{"ph": "X"}]}]}', "no list of traceEvents"),
         (b'{"schemaVersion": 1, "traceEvents": []}', "no operator"),
         (b'{"schemaVersion": 1, "traceEvents": [ ], "a": {}}', "no operator"),
-        (trace_of(*GOOD) + b"{", "in the middle"),
+        (b'{"schemaVersion": 1, "traceEvents": {"ph": "X"}}', "traceEvents are no array"),
+        (b'{"deviceProperties": [], "traceEvents": null}', "traceEvents are no array"),
+        (b'{"traceEvents":[3]}', "none of its traceEvents can be read .* the first is 3;"),
+        (b'{"traceEvents": [ "a", [1, "b"]] }', 'none of its traceEvents .* first is "a";'),
+        (b'{"traceEvents": [3', "ends in the middle"),
+        (b'{"traceEvents": [{"ph": "B", "ts": 1}, {"ph": "E", "ts": 2}]}', "of another tool"),
+        (trace_of(event("a", '"soon"'), event("b", "1e30")), "no event with a time: in 2, ts or"),
+        (trace_of(event("a", "NaN"), event("b", dur="Infinity")), "no event with a time: in 2,"),
+        (trace_of(event("a", dur="-1")), "nothing can be used: 1 events ended before they began"),
+        (trace_of(*GOOD) + b"{", "goes on after the end"),
+        (trace_of(*GOOD) * 2, "goes on after the end"),
+        (trace_of(*GOOD) + bytes(9), "goes on after the end"),
+        (trace_of(*GOOD)[:-1] + b', "traceEvents": [1]}', "a second list of traceEvents"),
+        (trace_of(*GOOD).decode().encode("utf-16"), "text in UTF-16 or UTF-32, .*iconv"),
+        (trace_of(*GOOD).decode().encode("utf-16-be"), "text in UTF-16 or UTF-32"),
+        (trace_of(*GOOD).decode().encode("utf-32"), "text in UTF-16 or UTF-32"),
         (b"[" + GOOD[0].encode() + b"] trailing", "goes on after the end"),
     ],
 )
@@ -211,7 +229,9 @@ def test_negative_durations_are_left_out_and_counted(tmp_path: Path) -> None:
     assert len(names(trace)) == 5
 
 
-@pytest.mark.parametrize("bad", ['  {\n    "ph": "X", oops\n  }', "  {}}}"])
+@pytest.mark.parametrize(
+    "bad", ['  {\n    "ph": "X", oops\n  }', "  {}}}", "3", "-1e3", "null", '"a}, {"', '[1, "]"]']
+)
 @pytest.mark.parametrize("at", [0, 2, 5])
 def test_a_malformed_event_is_left_out_and_counted(bad: str, at: int, tmp_path: Path) -> None:
     events = [*GOOD[:at], bad, *GOOD[at:]]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stepscope.api import Job
 from stepscope.cache.store import Cache
 from stepscope.importers.common.cuda import call_name, copy_name, short_kernel_name
 from stepscope.importers.kineto.pieces import EventReader
@@ -275,6 +276,57 @@ def test_rocm_calls_and_addresses_for_streams(tmp_path: Path) -> None:
     assert (work[1]["name"], work[1]["copy_kind"]) == ("[CUDA memcpy Unknown]", None)
     # the GPU events of this generation carry no correlation id
     assert {p.id: p.count for p in trace.meta.problems} == {"unresolved_correlation": 2}
+
+
+def test_rocm_until_march_2024_ties_by_the_external_id(tmp_path: Path) -> None:
+    """As Kineto at 5d3c3090 writes it: no correlation, and ids of calls that are no operators'."""
+
+    def launch(number: int, name: str, ts: int, **args: Any) -> dict[str, Any]:
+        return span("cuda_runtime", name, ts, 2, args={"External id": number, **args})
+
+    def work(category: str, number: int, name: str, ts: int, **args: Any) -> dict[str, Any]:
+        args = {"External id": number, **args}
+        return span(category, name, ts, 5, pid=2, tid=1, args=args)
+
+    def tied(phase: str, number: int, ts: int, **place: int) -> dict[str, Any]:
+        flow = {"ph": phase, "id": number, "ts": ts, "cat": "ac2g", "name": "ac2g"}
+        return {**flow, "pid": 1, "tid": 1, **place}
+
+    shape = {"grid dim": [4, 1, 1], "block dim": [256, 1, 1], "shared size": 0, "stream": "0x55d0"}
+    events = [
+        span("cpu_op", "aten::relu", 1, 4, args={"External id": 102}),
+        span("cpu_op", "aten::mm", 10, 9, args={"External id": 101}),
+        launch(101, "hipLaunchKernel", 2, **shape),
+        tied("s", 101, 2),
+        launch(102, "hipMemcpyWithStream", 12, src="0x1", dst="0x2", size=64, kind=1),
+        tied("s", 102, 12),
+        launch(103, "hipExtModuleLaunchKernel", 15, **shape),
+        work("kernel", 101, "relu_kernel", 20, **shape),
+        tied("f", 101, 20, pid=2, tid=1),
+        work("gpu_memcpy", 102, "CopyHostToDevice", 30, size=64, kind=1),
+        work("kernel", 103, "Cijk_Alik", 40, **shape),
+        work("kernel", 104, "FillBuffer", 50),
+        {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": 60},
+    ]
+    trace = opened(chrome(events), tmp_path)
+    assert [
+        (w["name"], w["kind"], w["copy_kind"], w["bytes"], w["correlation_id"])
+        for w in trace.arrow("gpu_op").to_pylist()
+    ] == [
+        ("relu_kernel", "kernel", None, None, 101),
+        ("[CUDA memcpy Host-to-Device]", "memcpy", "HtoD", 64, 102),
+        ("Cijk_Alik", "kernel", None, None, 103),
+        ("[CUDA memset]", "memset", None, None, 104),
+    ]
+    assert [
+        (c["correlation_id"], c["operator_external_id"])
+        for c in trace.arrow("api_call").to_pylist()
+    ] == [(101, None), (102, None), (103, None)]
+    assert {p.id: p.count for p in trace.meta.problems} == {"unresolved_correlation": 1}
+    # operators are known by time: aten::relu launched relu, though its id is that of the copy
+    averages = Job([tmp_path / "trace"]).key_averages()
+    device = {row.name: row.device_ns for row in averages.operators}
+    assert (device["aten::relu"], device["aten::mm"]) == (5_000, 10_000)
 
 
 def test_graph_launches_and_synchronisations(tmp_path: Path) -> None:

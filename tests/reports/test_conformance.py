@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.support.nsys_libraries import INTERVALS
+from tests.support.separated import as_csv
 
 from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.render.report_csv import as_csv
 from stepscope.render.report_format import parse_format
 from stepscope.reports.arrays import round_half_away
 from stepscope.reports.registry import DEFAULT_RULES, reports, rules

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.support.separated import as_csv, as_tsv
 
 from stepscope.render import report_csv, report_rows
-from stepscope.render.report_csv import as_csv, as_tsv
 from stepscope.render.report_format import Format, parse_format
 from stepscope.sql.files import to_arrow
 

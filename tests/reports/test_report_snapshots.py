@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 from tests.support.captures import DATA, unpack
+from tests.support.separated import as_csv
 from tests.support.snapshots import Snapshot, left_over
 
 from stepscope.cache.store import Cache
 from stepscope.importers.registry import load
-from stepscope.render.report_csv import as_csv
 from stepscope.reports.registry import reports, rules
 from stepscope.reports.report import answer, parse
 from stepscope.reports.source import Source

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from stepscope.simulation.settings.base import Setting
     from stepscope.steps.model import StepChoice
     from stepscope.trace.frame import IntArray
+    from stepscope.trace.meta import Meta
 
 _TRACING: Final = (
     "capture with CUDA tracing on (nsys profile -t cuda,nvtx, or ProfilerActivity.CUDA) while the "
@@ -39,6 +40,8 @@ _CUPTI: Final = (
 )
 _ROCM: Final = "the tracer of ROCm did not deliver them, or another profiler holds it"
 _LONGEST: Final = 60
+_UNTIMED: Final = ("negative_duration", "not_a_number")
+"""Problems that leave operations out for their times."""
 
 
 class Explained:
@@ -101,7 +104,7 @@ class Explained:
             trace = rank_trace.trace
             of_rank = explain(trace.frame, trace.meta, self._ceilings, self._choice)
             if not of_rank:
-                raise InputError(why_without_gpu(str(trace.path), trace.frame, trace.meta.source))
+                raise InputError(why_without_gpu(str(trace.path), trace.frame, trace.meta))
             if any(e.end_ns <= e.begin_ns for e in of_rank):
                 raise InputError(
                     f"the GPU work in {trace.path} takes no time, so its times are "
@@ -388,16 +391,23 @@ def memory_change(batch: float, checkpoint: bool, zero: int, ranks: int) -> Memo
     return Change(batch, checkpoint, zero, ranks if zero else 1)
 
 
-def why_without_gpu(path: str, read: Reader, source: str) -> str:
+def why_without_gpu(path: str, read: Reader, meta: Meta) -> str:
     """One sentence: the trace, why it holds no GPU work as far as that shows, and what to do.
 
     Args:
         path: the trace.
         read: gives its tables.
-        source: name of its importer.
+        meta: what the import says of it.
     """
     from stepscope.breakdown.without_gpu import without_gpu
 
+    source = meta.source
+    for problem in meta.problems:
+        if problem.id in _UNTIMED and "gpu_op" in problem.scope:
+            return (
+                f"{path} holds no GPU work that can be used: {problem.count:,} {problem.message}; "
+                f"{problem.remedy}"
+            )
     if source == "torch_memory":
         return (
             f"{path} is a memory snapshot, which tells of memory and not of time; "

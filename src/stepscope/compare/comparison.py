@@ -72,7 +72,7 @@ def compare(
     setup = setup_differences(a, b)
     low, high = beyond(measured, a, b, setup)
     verdict = _verdict(measured, low, high)
-    stepless = [p for p in (a, b) if p.setup.get("steps_found_by") == "whole_capture"]
+    stepless = without_steps((a, b))
     other = does_other_work(setup)
     if stepless or other:
         verdict = "not_comparable"
@@ -200,6 +200,11 @@ def _verdict(measured: Difference, low: float, high: float) -> Verdict:
         return "faster"
     apart = measured.ratio_low > 1 or measured.ratio_high < 1
     return "not_comparable" if apart else "no_difference"
+
+
+def without_steps(runs: Sequence[Profile]) -> list[Profile]:
+    """The runs in which no repeating step was found."""
+    return [run for run in runs if run.setup.get("steps_found_by") == "whole_capture"]
 
 
 def _stepless(runs: list[Profile]) -> str:

@@ -14,7 +14,13 @@ from typing import Final, Literal
 import msgspec
 
 from stepscope.compare.budgets import BUDGETS, CellLimit, Rules, SqlLimit
-from stepscope.compare.comparison import causes_moved, compare, kernel_message, merged
+from stepscope.compare.comparison import (
+    causes_moved,
+    compare,
+    kernel_message,
+    merged,
+    without_steps,
+)
 from stepscope.compare.kernels import each_name_once
 from stepscope.compare.profile import Profile
 from stepscope.compare.result import CauseMoved, Comparison
@@ -193,7 +199,7 @@ def _against(
         confidence=1 - 2 * rules.alpha,
         run_noise=_noise(baseline, runs, rules),
     )
-    if compared.verdict == "not_comparable" and "no repeating step" in compared.message:
+    if without_steps(compared.runs):
         return Check(BASELINE, "cannot_tell", None, None, compared.message)
     if does_other_work(compared.setup):
         stated = next(s.message for s in compared.setup if s.name == WORK)

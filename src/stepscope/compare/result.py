@@ -255,6 +255,7 @@ class SetupDifference(msgspec.Struct, frozen=True):
         after: value after.
         weight: ``confounds`` where it changes the step time by itself, else ``note``.
         message: what it means for the comparison.
+        sure: false where it is not certain that it differs: runs that may do the same work.
     """
 
     name: str
@@ -262,6 +263,7 @@ class SetupDifference(msgspec.Struct, frozen=True):
     after: str
     weight: Literal["confounds", "note"]
     message: str
+    sure: bool = True
 
 
 class Comparison(msgspec.Struct, frozen=True):

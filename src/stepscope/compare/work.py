@@ -124,8 +124,9 @@ def other_work(before: Profile, after: Profile) -> SetupDifference | None:
         f"{side.figures.get('kernels_per_step', 0.0):,.0f} kernels a step"
         for side in (before, after)
     ]
-    stated = _OTHER if work.judged == "other" else f"perhaps {_OTHER}"
-    return SetupDifference(WORK, counts[0], counts[1], "confounds", f"{stated}: {work.figures}")
+    sure = work.judged == "other"
+    message = f"{'' if sure else 'perhaps '}{_OTHER}: {work.figures}"
+    return SetupDifference(WORK, counts[0], counts[1], "confounds", message, sure)
 
 
 def refuse_other_programs(runs: Sequence[Profile]) -> None:
@@ -146,7 +147,7 @@ def refuse_other_programs(runs: Sequence[Profile]) -> None:
 
 def does_other_work(setup: Sequence[SetupDifference]) -> bool:
     """Whether the runs do different work for sure, by what differs between them."""
-    return any(item.name == WORK and item.message.startswith(_OTHER) for item in setup)
+    return any(item.name == WORK and item.sure for item in setup)
 
 
 def _sums(

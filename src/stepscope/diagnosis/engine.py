@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.combined import Both
@@ -45,7 +43,6 @@ from stepscope.diagnosis.result import (
     FurtherRepair,
     InnerSteps,
     Location,
-    Severity,
     StepOptions,
     StepSummary,
     StepTime,
@@ -226,12 +223,7 @@ def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dic
     In a job, the title says whose time it is.
     """
     worth = reported(found)
-    findings: list[Finding] = []
-    for item in worth:
-        finding = _finding(item, compute)
-        if findings and _ORDER[finding.severity] > _ORDER[findings[-1].severity]:
-            finding = msgspec.structs.replace(finding, severity=findings[-1].severity)
-        findings.append(finding)
+    findings = [_finding(item, compute) for item in worth]
     hidden = {}
     for item in found:
         if item not in worth:
@@ -295,33 +287,34 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(f"further_{name}", "ns", predicted_sql(column, further_id(cause.id)))
             for name, column in _PREDICTED.items()
         ]
-    whose = _whose(case)
+    of_rank = _of_rank(case)
+    whose = "" if of_rank is None else f" of rank {of_rank}"
     unreliable, ending = why_unreliable(item), gaps_end_at(item)
     unaffected = unaffected_figure(item)
     figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
     evidence = [evaluated(figure, case, compute) for figure in figures]
     value = {e.figure: e.value for e in evidence}
-    summary = filled(detection.message, evidence, detection.texts)
+    reason = filled(detection.message, evidence, detection.texts)
     if known:
         costs = _PARTLY if item.is_partial else _COSTS
         texts = {"costs": costing(cause.title), "whose": whose}
-        summary = f"{cause.title} {filled(costs, evidence, texts)}: {summary}"
         if item.is_partial:
-            summary += "; " + filled(_limit(item), evidence, {})
+            reason += "; " + filled(_limit(item), evidence, {})
         if item.recording_hides_gain:
-            summary += "; " + filled(_UNRECORDED, evidence, {})
+            reason += "; " + filled(_UNRECORDED, evidence, {})
         if detection.further is not None and item.predicted.replay_error is not None:
             both = detection.further
             stated = both.repair if item.predicted.by_further else both.first
-            summary += f"; the prediction is for {stated}"
+            reason += f"; the prediction is for {stated}"
             if further is not None:
-                summary += filled(_FURTHER, evidence, {"further": both.repair})
+                reason += filled(_FURTHER, evidence, {"further": both.repair})
+        message = f"{cause.title} {filled(costs, evidence, texts)}: {reason}"
     else:
-        summary = summary[0].upper() + summary[1:]
+        message = reason[0].upper() + reason[1:]
     step = round(case.step_ns)
     return Finding(
         cause=cause.id,
-        severity=_severity(item),
+        severity=severity_of(1 - value.get("predicted_step_ns", step) / value["step_ns"]),
         share_of_step=value.get("share_of_step", 0.0),
         time_ns_per_step=int(value.get("time_ns_per_step", 0)),
         predicted_step_ns=int(value.get("predicted_step_ns", step)),
@@ -329,7 +322,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         prediction_high_ns=int(value.get("prediction_high_ns", step)),
         ranks=item.ranks,
         where=detection.where,
-        message=summary,
+        message=message,
+        reason=reason if known else "",
+        of_rank=of_rank,
         recommendations=vendors.advice(_recommended(item), case),
         next_capture=vendors.next_capture(
             frameworks.for_program(detection.next_capture, case), case
@@ -366,16 +361,13 @@ def _limit(item: Ranked) -> str:
     return _ELSEWHERE if item.detection.repair is None else _HOST_LIMITS
 
 
-_ORDER: Final[dict[Severity, int]] = {"low": 0, "medium": 1, "high": 2}
-
-
-def _whose(case: Case) -> str:
-    """Whose step a finding speaks of, in a job whose other ranks have longer ones.
+def _of_rank(case: Case) -> int | None:
+    """The rank whose own step a finding speaks of, in a job whose other ranks have longer ones.
 
     Where ranks are recorded for a step or two, theirs begin and end at moments of their own.
     """
     longest = reference_of(case.job.cases)
-    return "" if case.step_ns > SAME_STEP * longest.step_ns else f" of rank {case.rank}"
+    return None if case.step_ns > SAME_STEP * longest.step_ns else case.rank
 
 
 _COSTS: Final = "{costs} {time_ns_per_step} of each {step_ns} step{whose}"
@@ -410,11 +402,6 @@ def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:
     if " " not in sql:
         sql = predicted_sql(sql, cause)
     return Figure(figure.name, figure.unit, sql)
-
-
-def _severity(item: Ranked) -> Severity:
-    gain = item.sure_gain_ns if item.cause.of_program else item.gain_ns
-    return severity_of(gain / item.case.step_ns)
 
 
 def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Evidence]]:

@@ -449,6 +449,7 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         ranks=[case.rank],
         where=located(place),
         message=f"{lever.title}: {message}",
+        reason=message,
         recommendations=vendors.advice(found.recommendations, case),
         next_capture=vendors.next_capture(frameworks.for_program(found.next_capture, case), case),
         root_cause=None,

@@ -181,7 +181,7 @@ def _fetches(case: Case) -> tuple[int, float, float]:
         return 0, 0.0, 0.0
     length = (rows["end_ns"] - rows["start_ns"])[mine]
     threads = case.device.read("thread", "process_id", "name")
-    workers = threads["process_id"][threads.equals("name", "pt_data_worker")]
+    workers = threads["process_id"][threads.equals("name", _WORKER)]
     mean = float(length.mean())
     error = float(length.std(ddof=1)) / mean / len(length) ** 0.5 if len(length) > 1 else 0.5
     return len(distinct_values(workers)), mean, error

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import numpy as np
+
 from stepscope.breakdown.recurrence import Recurrence, of_idle_time
 from stepscope.breakdown.repaired import widened
 from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
+from stepscope.gaps.migrations import MIGRATION
 from stepscope.simulation import (
     Change,
     DeviceLike,
@@ -97,7 +100,8 @@ def simulated(
     """The step as the simulator replays it without the cause; None where it cannot say.
 
     Ranks whose collectives do not match wait for nobody in the replay: what a late one costs them
-    is then arithmetic.
+    is then arithmetic. So is what keeps the device waiting for pages of managed memory, which no
+    call of the replay moves.
     """
     if detection.repair is not None and abs(simulation.replay_error) <= LARGEST_REPLAY_ERROR:
         middle, *ends = (
@@ -117,7 +121,8 @@ def simulated(
         change = Free(cause_id)
     if abs(simulation.replay_error) > LARGEST_REPLAY_ERROR:
         return None
-    if isinstance(change, RankLike | DeviceLike | EvenWork) and not simulation.meets:
+    unmatched = isinstance(change, RankLike | DeviceLike | EvenWork) and not simulation.meets
+    if unmatched or _ends_at_pages(case, cause_id):
         return arithmetic(case, cause_id, detection, simulation.recording_ns)
     comes_back = detection.rare is not None and detection.rare != Recurrence()
     if change is None or not (comes_back or _typical(simulation)):
@@ -125,6 +130,19 @@ def simulated(
         return arithmetic(case, cause_id, detection, simulation.recording_ns, hidden=hidden)
     found = _replayed(simulation, case, cause_id, detection, change)
     return _with_further(simulation, case, cause_id, detection, found)
+
+
+def _ends_at_pages(case: Case, cause_id: str) -> bool:
+    """Whether most of a cause's idle time ends at pages of managed memory that move."""
+    if cause_id not in CAUSES:
+        return False
+    e = case.explanation
+    rows = np.flatnonzero(e.segments_of(cause_id))
+    segments, gpu = e.gaps.segments, e.gpu
+    length, op = (segments["end_ns"] - segments["start_ns"])[rows], segments["op"][rows]
+    moved = gpu.ops.matches("copy_kind", MIGRATION) & (gpu.call < 0)
+    at_pages = (op >= 0) & moved[np.maximum(op, 0)]
+    return bool(2 * int(length[at_pages].sum()) > int(length.sum()))
 
 
 def _with_further(

@@ -317,7 +317,11 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes:
         cause: public id.
-        severity: by the predicted gain; never above that of a finding before it.
+        severity: by the predicted gain as a share of the step that the finding is about: ``high``
+            from 20 %, ``medium`` from 8 %, else ``low``. The order of findings leaves out what
+            recording may have made; this does not, so that a later one may be the more severe.
+            ``insufficient_data`` predicts no gain: ``medium`` where communication that nothing
+            explains covers 20 % of the step, else ``low``.
         share_of_step: part of the mean steady step that the cause costs. Where its repair alone
             gains less than half of the time that was seen to pass in it, or a quarter more, the
             cost is that gain, and the evidence holds the time as ``observed_ns_per_step``.
@@ -328,6 +332,9 @@ class Finding(msgspec.Struct, frozen=True):
         ranks: ranks that show it.
         where: where in the program.
         message: one sentence.
+        reason: the part of it that follows what the cause costs; empty where nothing comes before.
+        of_rank: in a job whose other ranks have longer steps, the rank whose own step the finding
+            speaks of; null elsewhere.
         recommendations: what to change, most effective first.
         next_capture: a command that would sharpen the finding, or null.
         root_cause: the cause behind this one (why a straggler is late), or null.
@@ -376,6 +383,8 @@ class Finding(msgspec.Struct, frozen=True):
     further: FurtherRepair | None = None
     includes_gain_of: dict[str, Part] = {}
     after_findings: bool = False
+    reason: str = ""
+    of_rank: int | None = None
 
     def value(self, figure: str) -> float | None:
         """The value of a figure of the evidence; None where it has none of that name."""

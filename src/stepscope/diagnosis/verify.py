@@ -286,7 +286,9 @@ def _sentence(where: str, finding: Finding) -> Iterator[Difference | None]:
     where_ = finding.where
     names = [where_.range, where_.operator, where_.source, where_.function, *finding.names]
     missing = unsupported(finding.message, finding.evidence, [name for name in names if name])
-    if not missing:
+    if not finding.message.endswith(finding.reason):
+        yield Difference(where, "reason", finding.reason, finding.message, "is not what it says")
+    elif not missing:
         yield None
     for number in missing:
         yield Difference(where, "message", number, None, "no evidence shows this figure")

@@ -13,7 +13,7 @@ that is how far ahead the host would otherwise have been.
 Operations of one stream run in the order in which they were enqueued. One whose call was lost was
 therefore enqueued between its neighbours. And on an idle device an operation starts as soon as it
 can, a few microseconds after its launching call has begun: which of the moments between it was
-follows from the start.
+follows from the start. Pages of managed memory move without a call (``migrations.py``).
 
 Where the clocks of host and device are not quite aligned, the latency of a launch looks longer or
 shorter by the same amount everywhere; so the capture's own is taken.
@@ -36,6 +36,7 @@ from stepscope.activity.host import (
     charge_attributed,
     inside,
 )
+from stepscope.gaps.migrations import asked_ns
 from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
 from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_untraced_cpu
 from stepscope.intervals import complement, overlap_per_window
@@ -97,6 +98,8 @@ def enqueued(gpu: GpuTimeline, ops: IntArray, idle_from_ns: IntArray) -> Enqueue
         earliest, latest = (times[row] for times in _between(gpu))
         inferred = np.maximum(earliest, np.minimum(start - latency, latest))
         begin = np.where(lost & (earliest > UNKNOWN_NS), inferred, begin)
+        moved = asked_ns(gpu, row, idle_from_ns)
+        begin = np.where(lost & (moved > UNKNOWN_NS), moved, begin)
         end = np.where(lost, begin, end)
     return Enqueued(begin, end, recorded, latency)
 

@@ -96,6 +96,10 @@ _MAGIC: Final[tuple[tuple[bytes, Foreign], ...]] = (
         )
     ),
 )
+_WIDE: Final = re.compile(
+    rb"(?:\xff\xfe|\xfe\xff|\0\0\xfe\xff)[\0\s]*[{\[]|\0{1,3}[{\[]\0{0,2}[\s\"{]|[{\[]\0{1,3}[\s\"{]\0"
+)
+"""JSON of two or four bytes a character, with and without a byte order mark."""
 _PICKLE: Final = re.compile(rb"\x80[\x02-\x05]")
 _SNAPSHOT: Final = re.compile(rb"(?:segments|device_traces|allocator_settings|segment_type)")
 
@@ -104,6 +108,11 @@ def _by_magic(_: Path, head: bytes) -> Foreign | None:
     for magic, found in _MAGIC:
         if head.startswith(magic):
             return found
+    if _WIDE.match(head):
+        return Foreign(
+            "text in UTF-16 or UTF-32, as PowerShell's > writes it",
+            "convert it to UTF-8 (iconv -f UTF-16 -t UTF-8) and give that",
+        )
     if head[257:262] == b"ustar":
         return Foreign("a tar archive", "unpack it (tar -xf) and give what is inside")
     if _PICKLE.match(head) and not _SNAPSHOT.search(head):
@@ -221,6 +230,11 @@ _RECORDS: Final = Foreign(
     "a log of NCCL Inspector, which is no capture",
     "stepscope job reads those of all ranks, alone or with the digests of the job",
 )
+_NO_ARRAY: Final = rb'(?<!\\)"traceEvents"\s*:\s*[^\s\[]'
+_NO_TRACE: Final = Foreign(
+    "JSON whose traceEvents are no array, so no profiler trace", "check what wrote it"
+)
+
 _TEXTS: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = tuple(
     (re.compile(pattern), found)
     for pattern, found in (
@@ -237,6 +251,7 @@ _TEXTS: Final[tuple[tuple[re.Pattern[bytes], Foreign], ...]] = tuple(
         (rb'"cat"\s*:\s*"mlu_', _MLU),
         (rb'"cat"\s*:\s*"gcu_', _GCU),
         (rb'"name"\s*:\s*"CPU (?:HIP|HSA) API', _ROCPROF_OLD),
+        (_NO_ARRAY, _NO_TRACE),
     )
 )  # fmt: skip
 

@@ -189,6 +189,12 @@ def _finish(
 ) -> None:
     telling = ("gpu_op", "api_call", "range", "operator", "memory_event", "memory_block")
     if not any(meta.rows.get(table) for table in telling):
+        lost = next((p for p in problems.problems() if p.severity == "data_loss"), None)
+        if lost is not None:
+            raise InputError(
+                f"{path} is a {importer.title} of which nothing can be used: {lost.count:,} "
+                f"{lost.message}; {lost.remedy}"
+            )
         raise InputError(
             f"{path} is a {importer.title} but holds no GPU work, no CUDA calls and no ranges; "
             "capture again with CUDA and NVTX tracing on"

@@ -74,7 +74,7 @@ def combined_text(diagnosis: Diagnosis) -> str:
     if both is None:
         return ""
     names = " and ".join(_inside(causes()[cause].title) for cause in both.causes)
-    whose = budget.whose(diagnosis, diagnosis.findings[0])
+    whose = budget.whose(diagnosis.findings[0])
     how = "" if both.replayed else ", estimated from the two gains"
     return (
         f"1 and 2 together ({names}): the {budget.step_noun(diagnosis)}{whose} takes about "

@@ -90,17 +90,9 @@ def unrecorded_text(finding: Finding) -> str:
     return f"; without the profiler, about {milliseconds(before)} become {milliseconds(after)}"
 
 
-def whose(diagnosis: Diagnosis, finding: Finding) -> str:
+def whose(finding: Finding) -> str:
     """`` of rank 2`` where a finding of a job speaks of that rank's own step; empty elsewhere."""
-    step = finding.value("step_ns")
-    if step is None or step > SAME_STEP * diagnosis.step_ns.mean:
-        return ""
-    ranks = [
-        gpu.rank
-        for gpu in diagnosis.accounting
-        if round(gpu.wall_ns / steps_of(gpu, diagnosis)) == step
-    ]
-    return f" of rank {ranks[0]}" if ranks else ""
+    return "" if finding.of_rank is None else f" of rank {finding.of_rank}"
 
 
 def or_less(finding: Finding) -> str:
@@ -119,7 +111,7 @@ def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     on_rank = f" on {ranks_text(first.ranks)}" if diagnosis.trace.ranks > 1 else ""
     cause = f"{causes()[first.cause].title}{on_rank}"
     cost, verb = milliseconds(first.time_ns_per_step), costing(causes()[first.cause].title)
-    rank = whose(diagnosis, first)
+    rank = whose(first)
     there = " there" if rank and len(first.ranks) == 1 else rank
     step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}{there}"
     if value.get("observed_ns_per_step", 0) > first.time_ns_per_step:
@@ -169,7 +161,7 @@ def _without_findings(diagnosis: Diagnosis) -> str:
 
 def which(diagnosis: Diagnosis, finding: Finding) -> str:
     """``the step``; ``its step`` where a finding speaks of that of one rank."""
-    return f"{'its' if whose(diagnosis, finding) else 'the'} {step_noun(diagnosis)}"
+    return f"{'its' if whose(finding) else 'the'} {step_noun(diagnosis)}"
 
 
 def longest(diagnosis: Diagnosis) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.diagnosis.cause import causes
+from stepscope.diagnosis.lever import levers
 from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
         if not in_full:
             lines.append(Line(f"→ {lever.recommendations[0]}", 3, "advice"))
             continue
-        lines.append(Line(clean(lever.message.partition(": ")[2], 600), 3))
+        lines.append(Line(clean(lever.reason, 600), 3))
         lines += [Line(f"→ {advice}", 3, "advice") for advice in lever.recommendations]
         if where := _where(lever):
             lines.append(Line(f"where: {where}", 3))
@@ -111,7 +112,7 @@ def headline(lever: Finding) -> str:
         beside += f", {of_it} of '{causes()[cause].title}' included"
     about = "at least" if lever.at_least else "about"
     return (
-        f"{clean(lever.message.partition(': ')[0])}: saves {about} {milliseconds(gain)} per step, "
+        f"{levers()[lever.cause].title}: saves {about} {milliseconds(gain)} per step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
         f"{milliseconds(most)}){beside}"
     )

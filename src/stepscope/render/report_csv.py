@@ -14,23 +14,16 @@ if TYPE_CHECKING:
 _LONG_ROWS = 1 << 14  # for fewer, Arrow's functions take longer to load than to write the rows
 
 
-def as_csv(table: pa.Table, format_: Format | None = None) -> str:
-    """Comma-separated values; a value is quoted only where it must be."""
-    return b"".join(csv_pieces(table, format_ or Format("csv"))).decode()
-
-
-def as_tsv(table: pa.Table, format_: Format | None = None) -> str:
-    r"""Tab-separated values; tabs inside values become spaces, or ``\t`` with ``esc``."""
-    return b"".join(tsv_pieces(table, format_ or Format("tsv"))).decode()
-
-
 def csv_pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]:
-    """The text of :func:`as_csv` (UTF-8), some rows at a time."""
+    """Comma-separated values (UTF-8), some rows at a time; quoted only where they must be."""
     return _separated(table, format_, ",", _quoted)
 
 
 def tsv_pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]:
-    """The text of :func:`as_tsv` (UTF-8), some rows at a time."""
+    r"""Tab-separated values (UTF-8), some rows at a time.
+
+    Tabs inside values become spaces, or ``\t`` with ``esc``.
+    """
     tab = "\\t" if "esc" in format_.flags else " "
 
     def plain(text: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
+from stepscope.diagnosis.cause import causes
 from stepscope.render import beside, budget
 from stepscope.render.levers import lever_lines
 from stepscope.render.problems import problem_notes
@@ -173,16 +173,16 @@ def _label(part: budget.Part) -> str:
     return f"idle: {part.name}" if part.idle and part.name != "other idle" else part.name
 
 
-def _without_times(message: str) -> str:
+def _without_times(finding: Finding) -> str:
     """The sentence without its times, which stand in the headline and the next line."""
-    costs, colon, reason = message.partition(": ")
-    cause = re.match(r"(.*?) costs? \d", costs)
-    return f"{cause[1]}: {reason}" if colon and cause is not None else message
+    if not finding.reason:
+        return finding.message
+    return f"{causes()[finding.cause].title}: {finding.reason}"
 
 
 def _taken(finding: Finding, diagnosis: Diagnosis) -> str:
     """What a finding takes of the step, and what of it its repair alone recovers."""
-    step = budget.per_step(diagnosis) + budget.whose(diagnosis, finding)
+    step = budget.per_step(diagnosis) + budget.whose(finding)
     gain = milliseconds(finding.time_ns_per_step)
     observed = finding.value("observed_ns_per_step") or 0
     if observed <= finding.time_ns_per_step:
@@ -196,7 +196,7 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {_without_times(clean(finding.message, MAX_SENTENCE))}", style="bold")
+    title.append(f" {clean(_without_times(finding), MAX_SENTENCE)}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(

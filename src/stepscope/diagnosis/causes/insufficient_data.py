@@ -8,9 +8,9 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, causes
 from stepscope.diagnosis.evidence import STEP_SQL, idle_time_sql
 from stepscope.diagnosis.unrecorded import busy_call, unrecorded_ns, unrecorded_warnings
+from stepscope.gaps.migrations import MIGRATION
 from stepscope.gaps.unrecorded import BUSY, HOLE
 
-_MIGRATION = re.compile("^UVM ")
 _MANY = 20
 _STEPS = 5
 """Steady steps that say enough where each is one CUDA graph: one operation, many kernels."""
@@ -29,7 +29,7 @@ def detect(case: Case) -> Detection | None:
     # idle time beside which more passes in communication is not what the answer lacks
     covered = explanation.steady_total("exposed_communication_ns") / explanation.n_steady
     # pages of managed memory move when they are touched, and no call asks for it
-    asked = ~gpu.ops.matches("copy_kind", _MIGRATION)
+    asked = ~gpu.ops.matches("copy_kind", MIGRATION)
     unlinked = float((gpu.call[asked] < 0).mean()) if asked.any() else 0.0
     unrecorded = [figure for one in unrecorded_warnings(case) for figure in one.figures]
     reason = capture = None

@@ -40,5 +40,5 @@ def _read(path: Path, writer: TraceWriter) -> Meta:
 
 
 IMPORTER = Importer(
-    name="kineto", title="PyTorch profiler trace", revision=8, sniff=_sniff, read=_read
+    name="kineto", title="PyTorch profiler trace", revision=9, sniff=_sniff, read=_read
 )

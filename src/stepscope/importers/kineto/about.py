@@ -59,19 +59,23 @@ def parse_header(header: bytes, trailer: bytes, path: Path) -> dict[str, Any]:
     Raises:
         InputError: the text around the events is not JSON; mostly, the file is cut short.
     """
+    joined = InputError(
+        f"{path} goes on after the end of the trace; it was damaged or joined from several files, "
+        "export it again"
+    )
     if not header:
         if trailer.strip():
-            raise InputError(
-                f"{path} goes on after the end of its events; it was damaged or joined from "
-                "several files, export it again"
-            )
+            raise joined
         return {}
     text = header + b'"traceEvents": []' + trailer
     try:
         found = from_json(text)
     except JsonError:
         try:
-            found = json.loads(repair(text.decode("utf-8", "replace"))[0], strict=False)
+            repaired = repair(text.decode("utf-8", "replace"))[0]
+            found, end = json.JSONDecoder(strict=False).raw_decode(repaired.lstrip())
+            if repaired.lstrip()[end:].strip():
+                raise joined
         except RecursionError as error:
             raise InputError(
                 f"{path} is nested too deeply around its events, so it is no profiler trace; "
@@ -79,6 +83,11 @@ def parse_header(header: bytes, trailer: bytes, path: Path) -> dict[str, Any]:
             ) from error
         except ValueError as error:
             raise truncated(path) from error
+    if isinstance(found, dict) and found.get("traceEvents"):
+        raise InputError(
+            f"{path} has a second list of traceEvents; it was joined from several files, export it "
+            "again"
+        )
     if not isinstance(found, dict) or "traceEvents" not in found:
         raise InputError(
             f"{path} holds no list of traceEvents at its top level; check what wrote it"

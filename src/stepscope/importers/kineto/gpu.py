@@ -23,6 +23,7 @@ from stepscope.importers.kineto.spans import (
     Ints,
     Metadata,
     Spans,
+    external_ids,
     integers,
     metadata,
     nullable,
@@ -37,6 +38,20 @@ _KINDS = ("kernel", "memcpy", "memset")
 _COPY = re.compile(r"Memcpy\s+(\S+)(?:\s+\(([^()]*?)\s*->\s*([^()]*?)\))?")
 _SET = re.compile(r"Memset\s+\(([^()]*)\)")
 _MEMORY = {kind.replace("_", " "): kind for kind in MEMORY_KINDS}
+_OF_ROCTRACER = {
+    **{
+        f"Copy{source}To{target}{plane}": (
+            MEMCPY,
+            f"Memcpy {source[0]}to{target[0]} ({source} -> {target})",
+        )
+        for source in ("Host", "Device")
+        for target in ("Host", "Device")
+        for plane in ("", "2D")
+    },
+    "FillBuffer": (MEMSET, "Memset (Device)"),
+}
+"""Commands of ROCm's runtime, which Kineto wrote as they are until May 2024, and until 2023 among
+the kernels: their kind, and the name that it has written since."""
 _SYNC_KINDS = {
     "Event Sync": "event",
     "Stream Wait Event": "stream_wait_event",
@@ -121,6 +136,7 @@ class GpuOperations(Spans):
             "context": _small(context),
             "stream": stream,
             "correlation": correlation,
+            "external": external_ids(args),
             "shape": _small(shape),
             "registers": _small(registers),
             "shared": self.whole([a.shared_bytes for a in args]),
@@ -131,7 +147,9 @@ class GpuOperations(Spans):
 
     def output(self, context: Context, start: Ints) -> dict[str, Any]:
         """All columns; names of copies and sets as Nsight Systems writes them."""
-        code, names = self.columns.pop("name"), self.names.texts
+        code = self.columns.pop("name")
+        commands = [_OF_ROCTRACER.get(name, (KERNEL, name)) for name in self.names.texts]
+        names = [name for _, name in commands]
         copies = {name: m for name in names if (m := _COPY.match(name[:LONGEST_JUDGED]))}
         sets = {name: m for name in names if (m := _SET.match(name[:LONGEST_JUDGED]))}
         shown = [_shown(name, copies.get(name), name in sets) for name in names]
@@ -139,7 +157,8 @@ class GpuOperations(Spans):
         source = [_memory(m[2]) if (m := copies.get(n) or None) else _set(sets, n) for n in names]
         target = [_memory(m[3]) if (m := copies.get(n) or None) else None for n in names]
         kinds = [m[1] if (m := copies.get(n)) and m[1] in COPY_LABELS else None for n in names]
-        kind = self.columns.pop("kind")
+        kind = np.maximum(self.columns.pop("kind"), np.array([k for k, _ in commands])[code])
+        self.columns.pop("external")
         shape = self.columns.pop("shape")
         graph = self.columns.pop("graph")
         graph = np.where(graph <= 0, MISSING, graph)  # 0: launched outside of any graph

@@ -32,6 +32,10 @@ _ARRAY_END = re.compile(rb"\}\s*,?\s*\](?=\s*[,}]|\s*\Z)")
 _FRACTION = re.compile(rb'"ts"\s*:\s*"?\d{14,}\.\d')
 _HEADER_LIMIT = 256 << 20
 _EVENT_LIMIT = 64 << 20
+_NO_EVENT = re.compile(
+    rb'(?:"(?:[^"\\]|\\.)*"|[-+\w.]+|\[(?:"(?:[^"\\]|\\.)*"|[^\[\]{}"])*\])(?=\s*[,\]])', re.S
+)
+"""A value among the events that is no object: a text, a number or another word, a plain list."""
 _JOIN_LIMIT = 16  # gaps inside one undecodable event that are tried before it is given up
 _LATE_GAPS = 2000  # gaps after an undecodable event that prove that it is not just cut off
 _EXACT_FLOAT_US = 2.0**43
@@ -107,8 +111,9 @@ class EventReader:
             more = self._read()
             if not more and last.rstrip().endswith(b"}"):
                 raise InputError(
-                    f"{self._path} is JSON without traceEvents, so it is no profiler trace; name "
-                    "the file that export_chrome_trace or tensorboard_trace_handler wrote"
+                    f"{self._path} is JSON without an array of traceEvents, so it is no profiler "
+                    "trace; name the file that export_chrome_trace or tensorboard_trace_handler "
+                    "wrote"
                 )
             if not more:
                 raise truncated(self._path)
@@ -176,19 +181,22 @@ class EventReader:
                 return kept, start + 1, True
             event, end = self._next(text, start, gaps)
             if event is None:
-                later = gaps[bisect_left(gaps, start) :]
-                if not last and len(later) < _LATE_GAPS:
-                    return kept, start, False  # it may go on behind this text
-                ends = later or [m.start() for m in _ARRAY_END.finditer(text, start)][-1:]
-                if not ends:
-                    self._cut()
-                end = ends[0] + 1
-                event = self.tolerant.salvage(text[start:end], exact=self._exact)
+                if other := _NO_EVENT.match(text, start):
+                    end = other.end()
+                else:
+                    later = gaps[bisect_left(gaps, start) :]
+                    if not last and len(later) < _LATE_GAPS:
+                        return kept, start, False  # it may go on behind this text
+                    ends = later or [m.start() for m in _ARRAY_END.finditer(text, start)][-1:]
+                    if not ends:
+                        self._cut()
+                    end = ends[0] + 1
+                    event = self.tolerant.salvage(text[start:end], exact=self._exact)
             if event is not None:
                 kept.append(event)
             else:
                 self.malformed += 1
-                snippet = text[start : start + 200].decode("utf-8", "replace")
+                snippet = text[start : min(end, start + 200)].decode("utf-8", "replace")
                 self.first_malformed = self.first_malformed or snippet
             start = _between(text, end)
         return kept, start, last and self._cut()

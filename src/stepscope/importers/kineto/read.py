@@ -26,6 +26,7 @@ from stepscope.importers.kineto.about import (
     write_devices,
     write_remarks,
 )
+from stepscope.importers.kineto.events import MISSING
 from stepscope.importers.kineto.gpu import GpuOperations, Synchronisations
 from stepscope.importers.kineto.host import (
     Allocations,
@@ -54,6 +55,10 @@ from stepscope.trace.store import TraceWriter
 _EPOCH_NS = 10**18  # times beyond 2001 in ns can only count from 1970
 _RUNTIME = re.compile(r"(?:cuda|hip|xpu|mtia|glow|privateuse1|musa|hpu)?_?runtime\Z")
 _DRIVER = re.compile(r"(?:cuda|hip|xpu|mtia|privateuse1|musa|hpu)?_?driver\Z")
+
+_SPANS = ("X", "B", "E")
+_SHOWN = 40
+"""Characters of what is no event."""
 
 Sink = Callable[[Events], None]
 
@@ -152,7 +157,7 @@ class Tables:
         self.allocations.add([e for e in events if e.ph == "i" and e.name == "[memory]"])
         self.operators.add([e for e in events if e.ph == "X" and e.pid == "CPU functions"])
         kept = [e for e in events if e.name != "[memory]" and e.ph != "X"]
-        other = sum(e.ph == "X" and e.pid != "CPU functions" for e in events)
+        other = sum(e.ph in _SPANS and e.pid != "CPU functions" for e in events)
         if other:
             self.unread["(none)"] += other
         self.marks.add(kept)
@@ -188,26 +193,42 @@ def read(path: Path, writer: TraceWriter) -> Meta:
     )
     if foreign is not None:
         raise InputError(f"{path} is {foreign.what}; {foreign.do}")
-    if window is None and tables.unread:
-        raise InputError(
-            f"{path} is a Chrome trace of another tool than PyTorch's profiler: its events are of "
-            f"the categories {_listed(tables.unread)}; record the run with stepscope run, nsys or "
-            "torch.profiler"
-        )
     if window is None:
-        raise InputError(
-            f"{path} holds no operator, call, GPU work or annotation; capture again with work "
-            "between the start and the stop of the profiler"
-        )
+        raise InputError(f"{path} {_without_work(tables, events)}")
     origin = window[0] // 1000 * 1000
     meta.window_start_ns, meta.window_end_ns = window[0] - origin, window[1] - origin
     if isinstance(base, int) and not isinstance(base, bool):
         meta.origin_epoch_ns = base + origin if abs(base + origin) < 2**63 else None
     elif origin >= _EPOCH_NS:
         meta.origin_epoch_ns = origin
+    _tie_by_external_id(tables)
     _count_problems(writer, events, tables)
     _write(writer, tables, found, meta, origin)
     return meta
+
+
+def _without_work(tables: Tables, events: EventReader) -> str:
+    """What a file is in which no event of a program has a time."""
+    if events.malformed and not tables.categories:
+        return (
+            "is no profiler trace: none of its traceEvents can be read as a JSON object; the first "
+            f"is {events.first_malformed[:_SHOWN]}; check what wrote it"
+        )
+    if tables.unread:
+        return (
+            "is a Chrome trace of another tool than PyTorch's profiler: its events are of the "
+            f"categories {_listed(tables.unread)}; record the run with stepscope run, nsys or "
+            "torch.profiler"
+        )
+    if untimed := sum(spans.dropped for spans in tables.spans()):
+        return (
+            f"holds no event with a time: in {untimed:,}, ts or dur is no number of microseconds, "
+            "or far from any that a clock gives; check what wrote it"
+        )
+    return (
+        "holds no operator, call, GPU work or annotation; capture again with work between the "
+        "start and the stop of the profiler"
+    )
 
 
 def _meta(tables: Tables, found: dict[str, Any]) -> Meta:
@@ -225,6 +246,22 @@ def _meta(tables: Tables, found: dict[str, Any]) -> Meta:
         collectives=bool(tables.gpu.communications or tables.operators.communications),
     )
     return meta
+
+
+def _tie_by_external_id(tables: Tables) -> None:
+    """Tie calls of ROCm and GPU work where Kineto wrote no correlation (until March 2024).
+
+    What it wrote as the external id of both was the number of the call, not that of an operator.
+    """
+    calls, gpu = tables.calls.columns, tables.gpu.columns
+    if not any(name.startswith("hip") for name in tables.calls.names.texts):
+        return
+    if any((rows.peek("correlation") != MISSING).any() for rows in (calls, gpu)):
+        return
+    for rows in (calls, gpu):
+        if rows.rows:
+            rows.replace("correlation", rows.peek("external"))
+    calls.replace("external", np.full(calls.rows, MISSING))
 
 
 def _write(

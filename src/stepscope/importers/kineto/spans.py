@@ -65,6 +65,10 @@ class Columns:
             return self._parts[name][0]
         return np.empty(0, np.int64)
 
+    def replace(self, name: str, values: npt.NDArray[Any]) -> None:
+        """Put other values into a column."""
+        self._parts[name] = [values]
+
     def keep(self, rows: npt.NDArray[np.bool_]) -> None:
         """Keep some rows of every column, and release the others."""
         for name in self._parts:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -10,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity.host import LONG_UNTRACED_STEP_SHARE
-from stepscope.activity.names import LOADER_WITHOUT_WORKERS
+from stepscope.activity.names import LOADER_WITH_WORKERS, LOADER_WITHOUT_WORKERS
 from stepscope.intervals.distinct import distinct_values
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import MARK, WAIT, C
@@ -23,8 +22,6 @@ from stepscope.trace.frame import IntArray
 
 FETCH_RANGE: Final = "DataLoader fetch"
 """The range that ``stepscope run`` puts around the making of a batch in a worker process."""
-
-_WITH: Final = re.compile(r"_MultiProcessingDataLoaderIter|pt_data_(pin|worker)")
 
 MOST: Final = 512
 
@@ -152,7 +149,7 @@ def _shown(facts: Facts) -> set[str]:
     """Whether loaders ``with`` and ``without`` workers show in the names of ranges and threads."""
     host = facts.gpu.host
     names = {*host.ranges.texts.get("name", []), *host.thread_names}
-    kinds = {"with": _WITH, "without": LOADER_WITHOUT_WORKERS}
+    kinds = {"with": LOADER_WITH_WORKERS, "without": LOADER_WITHOUT_WORKERS}
     return {kind for kind, pattern in kinds.items() if any(map(pattern.search, names))}
 
 

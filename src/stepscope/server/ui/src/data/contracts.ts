@@ -165,6 +165,8 @@ export interface Finding {
   further: FurtherRepair | null;
   includes_gain_of: Record<string, "all" | "some">;
   after_findings: boolean;
+  reason: string;
+  of_rank: number | null;
 }
 
 export interface Location {
@@ -860,6 +862,7 @@ export interface SetupDifference {
   after: string;
   weight: "confounds" | "note";
   message: string;
+  sure: boolean;
 }
 
 export interface PairDevice {
