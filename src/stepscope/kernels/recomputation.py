@@ -21,14 +21,20 @@ from stepscope.trace.frame import BoolArray, Frame, IntArray
 HEAVY: Final = ("matmul", "convolution", "attention")
 """Categories of kernels whose gradient is computed by at least one such kernel."""
 
+TELLING: Final = (
+    *("elementwise", "softmax", "normalisation", "dropout", "index", "loss", "pooling", "compiled"),
+)
+"""Categories of what a model computes between those; its gradient is computed by other kernels."""
+
 RUN: Final = 6
-"""So many kernels in a row that repeat a stretch of the forward pass are no coincidence: of some
-two hundred training programs without checkpointing, one had 3 in a row (a model adapted in inner
-steps, whose second derivative passes the layers forward again), none 4."""
+"""So many kernels in a row that repeat a stretch of the forward pass are no coincidence. What one
+GEMM or convolution launches with its casts, transposes and memory sets is alike in both passes: the
+gradient of a transposed convolution is a convolution, and a second derivative passes the layers
+forward again. In some 150 training programs without checkpointing such stretches have up to 5."""
 
 _KINDS: Final = 3
-"""Different kernels that a repeated stretch has: one GEMM after the other is alike in both
-passes."""
+"""Different kernels that a repeated stretch has: a product by a factor and a GEMM, again and again,
+are the gradient of the same."""
 
 
 @dataclass(frozen=True)
@@ -154,9 +160,10 @@ def _in_forward(kernels: Kernels) -> BoolArray:
 def _by_kernels(kernels: Kernels) -> BoolArray:
     """Operations of the backward pass that repeat a stretch of the same step's forward pass.
 
-    Such a stretch has :data:`RUN` kernels of one thread or more, a GEMM, convolution or attention
-    among them. What a thread repeats counts only where it computes gradients as well: of each GEMM
-    that is computed again at least one more, twice for checkpoints inside of checkpoints.
+    Such a stretch has :data:`RUN` kernels of one thread or more, among them a GEMM, convolution or
+    attention and something between these. What a thread repeats counts only where it computes
+    gradients as well: of each GEMM that is computed again at least one more, twice for checkpoints
+    inside of checkpoints.
     """
     gpu, thread = kernels.gpu, kernels.attribution.thread
     again = np.zeros(len(gpu.ops), bool)
@@ -180,8 +187,10 @@ def _by_kernels(kernels: Kernels) -> BoolArray:
     np.add.at(covers, begins, 1)
     np.add.at(covers, begins + RUN, -1)
     repeats = np.cumsum(covers[:-1]) > 0
-    heavy = kernels.in_category(*HEAVY)[kernel]
-    repeats = _telling(repeats, number, part, heavy)
+    gradient = kernels.in_phase("backward")[kernel] & ~repeats
+    alone = ~among(number, number[gradient])
+    heavy, light = (kernels.in_category(*names)[kernel] for names in (HEAVY, TELLING))
+    repeats = _telling(repeats, number, part, alone, (heavy, light))
     repeated, rest = (
         np.bincount(part[rows], minlength=int(part.max()) + 1)
         for rows in (heavy & repeats, heavy & ~repeats)
@@ -209,17 +218,39 @@ def _runs(number: IntArray) -> IntArray:
     return number
 
 
-def _telling(repeats: BoolArray, number: IntArray, part: IntArray, heavy: BoolArray) -> BoolArray:
-    """Of kernels that repeat others, those in stretches that tell something."""
+def _telling(
+    repeats: BoolArray,
+    number: IntArray,
+    part: IntArray,
+    alone: BoolArray,
+    both: tuple[BoolArray, BoolArray],
+) -> BoolArray:
+    """Of kernels that repeat others, those in stretches that are no coincidence.
+
+    A stretch begins and ends with a kernel that computes no gradient elsewhere: a sum of gradients
+    before it may look like the sum at the end of a layer.
+
+    Args:
+        repeats: which kernels repeat others.
+        number: of each kernel, launch size and step.
+        part: of each thread, step and phase.
+        alone: kernels that occur nowhere else in the backward pass.
+        both: kernels of each of two kinds that a stretch must have.
+    """
     begins = repeats.copy()
     begins[1:] &= ~repeats[:-1] | (part[1:] != part[:-1])
     rows = np.flatnonzero(repeats)
     stretch = (np.cumsum(begins) - 1)[rows]
+    many = int(begins.sum())
+    first, last = np.full(many, len(repeats)), np.full(many, -1)
+    np.minimum.at(first, stretch[alone[rows]], rows[alone[rows]])
+    np.maximum.at(last, stretch[alone[rows]], rows[alone[rows]])
+    within = (rows >= first[stretch]) & (rows <= last[stretch])
+    rows, stretch = rows[within], stretch[within]
+    kinds = np.bincount(stretch[distinct_rows([stretch, number[rows]])[0]], minlength=many)
+    tells = (last - first >= RUN - 1) & (kinds >= _KINDS)
+    for needed in both:
+        tells &= np.bincount(stretch, needed[rows], many) > 0
     found = np.zeros(len(repeats), bool)
-    if len(rows):
-        many = int(stretch[-1]) + 1
-        first = distinct_rows([stretch, number[rows]])[0]
-        kinds = np.bincount(stretch[first], minlength=many)
-        tells = (np.bincount(stretch, heavy[rows], many) > 0) & (kinds >= _KINDS)
-        found[rows] = tells[stretch]
+    found[rows[tells[stretch]]] = True
     return found
