@@ -57,10 +57,10 @@ def recomputed(kernels: Kernels) -> Recomputed | None:
         kernels: the device's kernels.
     """
     backward = kernels.in_phase("backward")
-    told = bool((backward & (kernels.attribution.operator >= 0)).any())
-    found = _by_operators(kernels) if told else _by_kernels(kernels)
+    by_operators = bool((backward & (kernels.attribution.operator >= 0)).any())
+    found = _by_operators(kernels) if by_operators else _by_kernels(kernels)
     rows = np.flatnonzero(found & kernels.steady)
-    return Recomputed(rows, told) if len(rows) else None
+    return Recomputed(rows, by_operators) if len(rows) else None
 
 
 def _by_operators(kernels: Kernels) -> BoolArray:
