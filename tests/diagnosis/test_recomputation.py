@@ -330,8 +330,8 @@ def allocating(training: Training) -> None:
     ("whole", "told"),
     [
         (None, "what the device has free this capture does not tell"),
-        (960 * MB, "of the device's 960.0 MB at most 900.0 MB are in use; they seem to fit"),
-        (959 * MB, "of the device's 959.0 MB at most 900.0 MB are in use; they may not all fit"),
+        (960 * MB, "of the device's 960.0 MB PyTorch reserves 900.0 MB; they seem to fit"),
+        (959 * MB, "of the device's 959.0 MB PyTorch reserves 900.0 MB; they may not all fit"),
     ],
 )
 def test_memory_says_whether_the_activations_fit(

@@ -40,7 +40,10 @@ what is computed again: before the first one, others' tensors are released.
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
-    """Operations of the backward pass that compute forward passes again."""
+    """Forward operators that autograd records inside of a gradient's node; else repeated runs.
+
+    Without operators: runs of kernels of the backward pass that repeat the forward pass.
+    """
     kernels = case.explanation.kernels
     if is_jax(case.explanation.gpu):
         return None  # XLA computes again inside of its program
@@ -56,7 +59,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     return Found(
         repair=changed(rows, old, np.zeros(len(rows), np.int64), 0.0, cheap),
         message=(
-            f"{{kernels_per_step}} kernels, copies and memory sets a step{how} compute forward "
+            f"{{kernels_per_step}} kernels a step{how} compute forward "
             "passes again in the backward pass (activation checkpointing); they take "
             "{kernels_ns_per_step}, {share_of_forward} of what the forward pass takes, and go "
             f"where memory holds the activations{memory.sentence}"
@@ -103,7 +106,8 @@ class _Memory:
 
 def _memory(case: Case, found: Recomputed) -> _Memory:
     """What the activations take, and what the device has free, as far as the capture tells."""
-    kept, (used_sql, used), whole = _kept_bytes(case, found), _used(case), _whole_bytes(case)
+    kept, (use, used_sql, used) = _kept_bytes(case, found), _used(case)
+    whole = _whole_bytes(case)
     figures, sentence = [], ""
     if kept:
         figures.append(Figure("kept_bytes", "bytes", _KEPT_SQL))
@@ -111,7 +115,7 @@ def _memory(case: Case, found: Recomputed) -> _Memory:
     if used and whole:
         figures.append(Figure("used_bytes", "bytes", used_sql))
         figures.append(Figure("memory_bytes", "bytes", f"SELECT max(memory_bytes) {_of(case)}"))
-        sentence += "; of the device's {memory_bytes} at most {used_bytes} are in use"
+        sentence += f"; {use}"
     if not kept:
         sentence += "; what the activations take this capture does not tell"
     elif not (used and whole):
@@ -160,8 +164,8 @@ def _whole_bytes(case: Case) -> int:
     return int(table["memory_bytes"][mine & (table["device"] == gpu.device)].max(initial=0))
 
 
-def _used(case: Case) -> tuple[str, int]:
-    """The statement for the most memory in use, and the bytes; 0 where that is not known.
+def _used(case: Case) -> tuple[str, str, int]:
+    """The most memory in use: a sentence, the statement, and the bytes; 0 where none is known.
 
     Samples of NVML count all of the device's memory, PyTorch's allocator what it has reserved.
     Samples name the physical device, which is this one where they know no other.
@@ -172,13 +176,15 @@ def _used(case: Case) -> tuple[str, int]:
     if len(samples) and len(distinct_values(samples["device"])) == 1:
         rank = f"rank = {case.device.trace_rank} AND " if case.several_traces else ""
         sql = f"SELECT max(value)::BIGINT FROM metric_sample WHERE {rank}metric = '{_SAMPLED}'"
-        return sql, int(samples["value"].max())
+        use = "of the device's {memory_bytes} at most {used_bytes} are in use"
+        return use, sql, int(samples["value"].max())
     events = case.device.read(
         "memory_event", "process_id", "kind", "device", "total_reserved_bytes"
     )
     mine = events.equals("kind", "cache") & (events["process_id"] == gpu.process_id)
     mine &= events["device"] == gpu.device
     return (
+        "of the device's {memory_bytes} PyTorch reserves {used_bytes}",
         "SELECT max(total_reserved_bytes) FROM memory_event WHERE kind = 'cache' AND {gpu}",
         int(events["total_reserved_bytes"][mine].max(initial=0)),
     )
