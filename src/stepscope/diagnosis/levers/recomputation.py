@@ -68,12 +68,13 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "keep the activations where memory allows: no torch.utils.checkpoint.checkpoint around "
             "the layers; Hugging Face: TrainingArguments(gradient_checkpointing=False), and no "
             "activation_checkpointing in fsdp_config; Megatron: without --recompute-granularity",
-            "checkpoint only as many layers as memory demands; Megatron: --recompute-granularity "
-            "full --recompute-method block --recompute-num-layers N",
+            "checkpoint only as many layers as memory demands; with FSDP, check_fn of "
+            "apply_activation_checkpointing chooses them; Megatron: --recompute-granularity full "
+            "--recompute-method block --recompute-num-layers N",
             "keep the results of GEMMs and attention and compute the rest again: "
             "checkpoint(layer, x, use_reentrant=False, context_fn=partial("
             "create_selective_checkpoint_contexts, policy)) of torch.utils.checkpoint; Megatron: "
-            "--recompute-granularity selective",
+            "--recompute-granularity selective, which computes only the core of attention again",
         ],
         figures=[
             Figure(
