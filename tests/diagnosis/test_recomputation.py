@@ -259,6 +259,13 @@ def test_of_selective_checkpointing_the_rest_is_seen(tmp_path: Path) -> None:
     assert value(found, "kernels_ns_per_step") == LAYERS * 40e3
 
 
+def test_collectives_stay(tmp_path: Path) -> None:
+    collective = ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 30.0)
+    found = lever(steps(lambda one: inside_of_a_node(one, [*PART, collective])), tmp_path)
+    assert found is not None
+    assert value(found, "kernels_ns_per_step") == LAYERS * 140e3
+
+
 def derived_again(training: Training) -> None:
     """``create_graph``: all that a node computes is recorded, though the kernels are alike."""
     work = [(elementwise("mul"), 50.0), (elementwise("mul"), 50.0)]

@@ -89,6 +89,7 @@ def _by_operators(kernels: Kernels) -> BoolArray:
     dispatched = np.flatnonzero(recorded & words.hits(table, "name", _is_dispatched))
     records[_climbed(dispatched, parent, is_engine, recorded)[0]] = True
     again: BoolArray = (outer >= 0) & (launched < gradients[node]) & records[node]
+    again &= ~kernels.gpu.is_communication
     # for the most part the kernels of the forward pass
     twice = again & _in_forward(kernels)
     spent, same = (
