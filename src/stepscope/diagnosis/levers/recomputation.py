@@ -40,10 +40,7 @@ what is computed again: before the first one, others' tensors are released.
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
-    """Forward operators that autograd records inside of a gradient's node; else repeated runs.
-
-    Without operators: runs of kernels of the backward pass that repeat the forward pass.
-    """
+    """Forward operators in the backward pass; without operators, runs of kernels of both passes."""
     kernels = case.explanation.kernels
     if is_jax(case.explanation.gpu):
         return None  # XLA computes again inside of its program
