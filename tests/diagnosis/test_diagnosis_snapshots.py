@@ -15,6 +15,8 @@ from tests.breakdown.test_outliers import step
 from tests.diagnosis.test_kernel_causes import BF16, CAST, NORM, SUM, Steps, elementwise, layers
 from tests.diagnosis.test_offload_and_input import SIZES, offloading
 from tests.diagnosis.test_ranks import job_of
+from tests.diagnosis.test_recomputation import checkpointed
+from tests.diagnosis.test_recomputation import steps as training_steps
 from tests.simulation.test_events import contended, untraced
 from tests.support.build import Build
 from tests.support.captures import BUNDLED, DATA, unpack
@@ -125,6 +127,7 @@ MADE: dict[str, Callable[[Path], Job]] = {
     ),
     "memory_bound_kernels": steps_of(kernels(STREAMED * 20, every=1.2)),
     "pipeline_bubble": lambda folder: played(folder, gpipe(2, 4, lambda stage: 1_000.0)),
+    "recomputation": lambda folder: training_steps(checkpointed).diagnose(folder)[1],
     "small_kernels": built(waiting_on_the_device),
     "step_jitter": built(jittering),
     "wave_quantisation": steps_of(waves),

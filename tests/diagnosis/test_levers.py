@@ -516,7 +516,7 @@ def test_a_report_without_levers_is_still_read() -> None:
 def test_every_lever_is_complete() -> None:
     assert {"fused_optimizer", "compile", "casts_and_copies", "layout_changes", "larger_batch",
             "wave_quantisation", "aligned_shapes", "lower_precision",
-            "fused_attention"} == set(levers())  # fmt: skip
+            "fused_attention", "recomputation"} == set(levers())  # fmt: skip
     for name, lever in levers().items():
         assert name not in causes()
         assert set(lever.instead) <= set(causes())

@@ -12,6 +12,7 @@ COLLECTIONS: Final = "stepscope run --waits --gc -- python train.py"
 LONGER: Final = "stepscope run --warmup 20 --steps 60 -- python train.py"
 SAMPLES: Final = "stepscope run --sample-hz 50 -- python train.py"
 STACKS: Final = "stepscope run --backend torch --stacks --steps 5 -- python train.py"
+MEMORY: Final = "stepscope run --backend torch --memory --steps 2 -- python train.py"
 
 RECORDS: Final = {
     PLAIN: "GPU work, CUDA calls and ranges, at the least cost; clocks and power beside them",
@@ -22,5 +23,6 @@ RECORDS: Final = {
     LONGER: "More steps than a loader prepares ahead, so that its own pace shows",
     SAMPLES: "Python stacks of all threads, 50 times a second",
     STACKS: "Operators with shapes, and the Python lines that call them; it slows the host",
+    MEMORY: "Operators with shapes, and each allocation of PyTorch's; it slows the host",
 }
 """What each of them records."""

@@ -97,8 +97,8 @@ class Lever:
         reference: where the estimate comes from.
         find: (a device's case, operations that are taken) -> what was found, or None.
         instead: findings that say the same: where one of them is there, this is not named.
-        refines: findings that only say that kernels are slow, where this says why: it changes
-            theirs, too.
+        refines: findings that only say that kernels are slow, where this says why, or takes them
+            away: it changes theirs, too.
         order: levers of a lower number take their kernels first.
         claims: whether its kernels are then left out of later levers.
         setting: the setting that it is, where the replay knows it: then its prediction is for as
