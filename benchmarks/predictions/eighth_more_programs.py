@@ -135,12 +135,12 @@ def turbulence_spectra_by_numpy(repaired: bool) -> Running:
     model = nn.Sequential(
         nn.Conv2d(3, width, 1),
         *(Spectral(width, modes) for _ in range(size(4, 2))),
-        nn.Conv2d(width, 2 * width, 1), nn.GELU(), nn.Conv2d(2 * width, 2, 1),
+        nn.Conv2d(width, 2 * width, 1), nn.GELU(), nn.Conv2d(2 * width, 1, 1),
     ).to(DEVICE)  # fmt: skip
-    x, y = noise(batch, 3, side, side), noise(batch, 2, side, side)
+    x, y = noise(batch, 3, side, side), noise(batch, 1, side, side)
     # rings of waves of about one length
-    waves = np.fft.fftfreq(side, 1 / side)
-    rings = np.hypot(waves[:, None], waves[None]).astype(np.int64)
+    up, along = np.fft.fftfreq(side, 1 / side), np.fft.rfftfreq(side, 1 / side)
+    rings = np.hypot(up[:, None], along[None]).astype(np.int64).ravel()
     count = int(rings.max()) + 1
     kept: dict[str, Tensor] = {}
 
@@ -149,20 +149,17 @@ def turbulence_spectra_by_numpy(repaired: bool) -> Running:
         kept["made"] = made.detach()
         return (made - y).square().mean() / y.square().mean()
 
-    total = np.zeros((2, count))
-    flat = torch.from_numpy(rings.ravel()).to(DEVICE)
-    total_there = torch.zeros(2, count, device=DEVICE)
+    total, total_there = np.zeros(count), torch.zeros(count, device=DEVICE)
+    rings_there = torch.from_numpy(rings).to(DEVICE)
 
     def by_numpy(_number: int, _loss: Tensor) -> None:
-        fields = kept.pop("made").cpu().numpy()
-        energy = np.abs(np.fft.fft2(fields)) ** 2 / side**4
-        for picture in energy:
-            for part, field in enumerate(picture):
-                total[part] += np.bincount(rings.ravel(), field.ravel(), count)
+        fields = kept.pop("made").cpu().numpy()[:, 0]
+        for field in np.abs(np.fft.rfft2(fields)) ** 2 / side**4:
+            total[:] += np.bincount(rings, field.ravel(), count)
 
     def on_device(_number: int, _loss: Tensor) -> None:
-        energy = torch.fft.fft2(kept.pop("made")).abs().square().sum(0) / side**4
-        total_there.index_add_(1, flat, energy.flatten(1))
+        energy = torch.fft.rfft2(kept.pop("made")[:, 0]).abs().square().sum(0) / side**4
+        total_there.index_add_(0, rings_there, energy.flatten())
 
     after = on_device if repaired else by_numpy
     return fit(loss_of, adam(model), bf16=False, after=after)
@@ -377,12 +374,12 @@ def foreseen_frames_from_memory(repaired: bool) -> Running:
 
 
 class Blurred(Dataset[tuple[Tensor, Tensor]]):
-    """Cuts of pictures, and the same blurred, four times smaller and noisy."""
+    """How bright cuts of pictures are, and the same blurred, four times smaller and noisy."""
 
     def __init__(self, side: int, taps: int, *, apart: bool) -> None:
         rng = np.random.default_rng(0)
         stored = side + side // 2
-        self.pictures = rng.integers(0, 256, (8, 3, stored, stored), dtype=np.uint8)
+        self.pictures = rng.integers(0, 256, (8, 1, stored, stored), dtype=np.uint8)
         self.side, self.apart = side, apart
         self.line = np.exp(-0.5 * ((np.arange(taps) - taps // 2) / (taps / 5)) ** 2)
         self.line = (self.line / self.line.sum()).astype(np.float32)
@@ -431,17 +428,17 @@ class Attended(nn.Module):
 @pair(
     "input_starvation",
     "vision",
-    "the workers blur by a line and a column of 13 taps each, not by a square of 169",
+    "workers blur by a line and a column of 17 taps each, not by a square of 289",
 )
 def blurred_squares_in_workers(repaired: bool) -> Running:
-    width, side, workers = size(256, 8), size(256, 32), 4
-    data = Blurred(side, size(13, 5), apart=repaired)
+    width, side, workers = size(256, 8), size(256, 32), 6
+    data = Blurred(side, size(17, 5), apart=repaired)
     batches = loaded(data, size(16, 2), workers)
     model = nn.Sequential(
-        nn.Conv2d(3, width, 3, 1, 1), *(Attended(width) for _ in range(size(10, 2))),
+        nn.Conv2d(1, width, 3, 1, 1), *(Attended(width) for _ in range(size(12, 2))),
         nn.Conv2d(width, width, 3, 1, 1), nn.PixelShuffle(2), nn.LeakyReLU(0.1),
         nn.Conv2d(width // 4, width, 3, 1, 1), nn.PixelShuffle(2), nn.LeakyReLU(0.1),
-        nn.Conv2d(width // 4, 3, 3, 1, 1),
+        nn.Conv2d(width // 4, 1, 3, 1, 1),
     ).to(DEVICE)  # fmt: skip
 
     def loss_of() -> Tensor:
@@ -513,7 +510,7 @@ def spoken_text_weights_every_8(repaired: bool) -> Running:
 
     def after(number: int, _loss: Tensor) -> None:
         if number % every == every - 1:
-            arrays = {name: w.cpu().numpy() for name, w in model.state_dict().items()}
+            arrays = {name: w.half().cpu().numpy() for name, w in model.state_dict().items()}
             np.savez(folder / "weights.npz", **arrays)
 
     run = fit(loss_of, adam(model), after=after)
@@ -554,8 +551,8 @@ class Hidden(nn.Module):
 )
 def point_patches_gradients_on_cpu(repaired: bool) -> Running:
     batch, groups, points, micro = size(512, 2), size(64, 8), size(16, 4), 2
-    width, shown = size(448, 32), size(24, 3)
-    model = Hidden(width, size(5, 1), size(7, 2), points).to(DEVICE)
+    width, shown = size(512, 32), size(24, 3)
+    model = Hidden(width, size(4, 1), size(8, 2), points).to(DEVICE)
     update = adam(model, weight_decay=0.05)
     patches, middles = noise(micro, batch, groups, points, 3), noise(micro, batch, groups, 3)
 
@@ -835,9 +832,8 @@ def dictionaries_plain_adamw(repaired: bool) -> Running:
         total = torch.zeros((), device=DEVICE)
         for model, x in zip(models, held, strict=True):
             made, on = model(x)
-            total = (
-                total + fn.mse_loss(made.float(), x) + 1e-4 * on.sum(-1, dtype=torch.float).mean()
-            )
+            few = on.sum(-1, dtype=torch.float).mean()
+            total = total + fn.mse_loss(made.float(), x) + 1e-4 * few
         return total
 
     update: torch.optim.Optimizer = (
