@@ -431,7 +431,7 @@ class Attended(nn.Module):
     "workers blur by a line and a column of 17 taps each, not by a square of 289",
 )
 def blurred_squares_in_workers(repaired: bool) -> Running:
-    width, side, workers = size(256, 8), size(256, 32), 6
+    width, side, workers = size(256, 8), size(256, 32), 4
     data = Blurred(side, size(17, 5), apart=repaired)
     batches = loaded(data, size(16, 2), workers)
     model = nn.Sequential(
@@ -758,7 +758,7 @@ class Stereo(nn.Module):
     "the meter of the peak memory does not empty the cache before each step",
 )
 def stereo_peak_memory_meter(repaired: bool) -> Running:
-    batch, high, wide, shifts = size(4, 1), size(256, 32), size(512, 64), size(24, 4)
+    batch, high, wide, shifts = size(10, 1), size(256, 32), size(512, 64), size(24, 4)
     model = Stereo(size(32, 4), shifts).to(DEVICE)
     pictures = noise(2 * batch, 3, high, wide)
     true = 4 * shifts * torch.rand(batch, high, wide, device=DEVICE)
