@@ -88,7 +88,7 @@ class Winds(nn.Module):
 def weather_scores_each_variable(repaired: bool) -> Running:
     """The change of each variable until six hours later, on a grid of the globe."""
     variables, width = size(30, 4), size(160, 8)
-    batch, high, wide = size(4, 2), size(128, 8), size(256, 16)
+    batch, high, wide = size(5, 2), size(128, 8), size(256, 16)
     body = (Winds(width) for _ in range(size(5, 1)))
     model = nn.Sequential(Round(variables, width), *body, Round(width, variables)).to(DEVICE)
     x = noise(batch, variables, high, wide)
@@ -621,7 +621,7 @@ def energies_walks_twice(repaired: bool) -> Running:
 @pair("launch_bound", "science", "the whole step is one CUDA graph", marks="steps")
 def pendulums_leapfrog_graph(repaired: bool) -> Running:
     """A network is the energy of a system, whose derivatives move it; as in Hamiltonian nets."""
-    batch, places, width, times = size(2048, 4), size(16, 2), size(512, 8), size(6, 2)
+    batch, places, width, times = size(3072, 4), size(16, 2), size(512, 8), size(6, 2)
     model = nn.Sequential(
         nn.Linear(2 * places, width), nn.Tanh(), nn.Linear(width, width), nn.Tanh(),
         nn.Linear(width, width), nn.Tanh(), nn.Linear(width, 1),
@@ -786,13 +786,13 @@ def films_of(films: int, pictures: int, many: int) -> list[list[Boxes]]:
 @pair(
     "gil_contention",
     "vision",
-    "the overlaps of a film's boxes are counted by three processes, not by a thread",
+    "the overlaps of a film's boxes are counted by four processes, not by a thread",
     record=("--waits",),
 )
 def tracker_overlaps_thread(repaired: bool) -> Running:
-    batch, small, large = size(64, 2), size(128, 48), size(256, 96)
+    batch, small, large = size(48, 2), size(128, 48), size(256, 96)
     model = Follows(size(64, 4)).to(DEVICE)
-    hardness = Hardness(films_of(16, size(50, 2), size(40, 4)), 3 if repaired else 0)
+    hardness = Hardness(films_of(16, size(70, 2), size(40, 4)), 4 if repaired else 0)
     what, where = noise(batch, 3, small, small), noise(batch, 3, large, large)
     with torch.no_grad():
         shape = model(what, where)[0].shape
