@@ -201,6 +201,12 @@ def test_diagnose_on_the_terminal(document: Any, command: Stepscope, starved: Pa
     assert f"{first['predicted_step_ns'] / 1e6:.1f} ms" in text.splitlines()[0]
     assert "evidence" in text
     assert "evidence" not in command("diagnose", starved, "--no-evidence").stdout
+    shown = re.findall(r"(\w+_\w+) [\d.]+ (?:ms|%)", text.partition("evidence: ")[2])
+    assert "idle_input_starvation_ns" in shown
+    # what the lines of the finding say is not said again
+    told = {"predicted_step_ns", "prediction_low_ns", "time_ns_per_step", "share_of_step"}
+    assert told <= {e["figure"] for e in first["evidence"]}
+    assert not told & set(shown)
     assert all(line == line.rstrip() for line in text.splitlines())
     assert max(map(len, text.splitlines())) <= 110
 

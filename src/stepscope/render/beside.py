@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Combined, Diagnosis, Finding
 from stepscope.render import budget
-from stepscope.render.text import clean, milliseconds, percent, plural
+from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
 _RANK_TIMES = ("compute", "waiting", "transfer", "copy", "idle")
 _HEADINGS = {"waiting": "wait"}
@@ -16,6 +16,22 @@ _SAME = 0.1
 _SAME_STEP = 0.05
 """Steps that differ by less are as long as each other."""
 _MOST_STEPS = 4
+_TOLD = frozenset(
+    {
+        "step_ns",
+        "time_ns_per_step",
+        "share_of_step",
+        "predicted_step_ns",
+        "prediction_low_ns",
+        "prediction_high_ns",
+        "unrecorded_before_ns",
+        "unrecorded_step_ns",
+        "unaffected_step_ns",
+        "observed_ns_per_step",
+        "gaps_end_share",
+    }
+)
+"""Figures of a finding that the lines above its evidence say."""
 
 
 def _rank_times(diagnosis: Diagnosis) -> list[str]:
@@ -66,6 +82,17 @@ def ending_text(finding: Finding) -> str:
     kind, _, name = what.partition(" ")
     shown = f"kernel {name!r}" if name else f"{'an' if kind == 'upload' else 'a'} {kind}"
     return f"{percent(share)} of its idle time ends at {shown}"
+
+
+def evidence_text(finding: Finding) -> str:
+    """The figures behind a finding that no other line says, with the rows of those of several."""
+    figures = [
+        f"{e.figure} {figure(e.value, e.unit)}"
+        + (f" ({plural(e.rows, 'row')})" if e.rows != 1 else "")
+        for e in finding.evidence
+        if e.figure not in _TOLD
+    ]
+    return f"evidence: {' · '.join(figures)}" if figures else ""
 
 
 def combined_text(diagnosis: Diagnosis) -> str:

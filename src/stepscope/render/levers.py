@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from stepscope.diagnosis.cause import causes
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.beside import evidence_text
+from stepscope.render.text import clean, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding, KernelCategory, KernelSplit
@@ -65,12 +66,8 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
             lines.append(Line(f"where: {where}", 3))
         if lever.next_capture:
             lines.append(Line(f"next capture: {lever.next_capture}", 3))
-        if evidence:
-            figures = " · ".join(
-                f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
-                for e in lever.evidence
-            )
-            lines.append(Line(f"evidence: {figures}", 3))
+        if evidence and (figures := evidence_text(lever)):
+            lines.append(Line(figures, 3))
     if len(levers) > len(shown):
         lines.append(Line(f"{plural(len(levers) - len(shown), 'more lever')} (--format json)"))
     if in_full and not levers:

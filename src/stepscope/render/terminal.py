@@ -13,7 +13,7 @@ from rich.text import Text
 from stepscope.render import beside, budget
 from stepscope.render.levers import lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
+from stepscope.render.text import MAX_SENTENCE, clean, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
@@ -35,6 +35,7 @@ _BAR_CELLS = 60
 _MOST_BARS = 16
 _TIME_CELLS = 10
 _LONG_PATH = 40
+_UNRECORDED = re.compile(r"; unrecorded, the step goes from \S+ \S+ to \S+ [^\s;]+")
 
 
 def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = True) -> None:
@@ -173,8 +174,11 @@ def _label(part: budget.Part) -> str:
     return f"idle: {part.name}" if part.idle and part.name != "other idle" else part.name
 
 
-def _without_times(message: str) -> str:
+def _without_times(finding: Finding) -> str:
     """The sentence without its times, which stand in the headline and the next line."""
+    message = clean(finding.message, MAX_SENTENCE)
+    if budget.unrecorded_text(finding):
+        message = _UNRECORDED.sub("", message)
     costs, colon, reason = message.partition(": ")
     cause = re.match(r"(.*?) costs? \d", costs)
     return f"{cause[1]}: {reason}" if colon and cause is not None else message
@@ -196,7 +200,7 @@ def _finding(
     """(indent, line) of one finding."""
     title = Text(f"{number}. ", style="bold")
     title.append(finding.severity.upper(), style=_SEVERITY[finding.severity])
-    title.append(f" {_without_times(clean(finding.message, MAX_SENTENCE))}", style="bold")
+    title.append(f" {_without_times(finding)}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
         lines.append(
@@ -236,10 +240,6 @@ def _finding(
         lines += [(5, Text(f"→ {advice}")) for advice in kernel.recommendations]
     if finding.next_capture:
         lines.append((3, Text(f"next capture: {finding.next_capture}")))
-    if evidence:
-        figures = " · ".join(
-            f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
-            for e in finding.evidence
-        )
-        lines.append((3, Text(f"evidence: {figures}", style="dim")))
+    if evidence and (figures := beside.evidence_text(finding)):
+        lines.append((3, Text(figures, style="dim")))
     return lines
