@@ -98,6 +98,8 @@ def test_one_thread_that_pins_sets_the_pace_in_the_end(tmp_path: Path) -> None:
     step = figures(first)["step_ns"]
     assert first.predicted_step_ns / step == pytest.approx(truth, rel=0.03)
     assert "one thread that copies 60.0 MB per step into pinned memory" in first.message
+    assert any("uint8" in text for text in first.recommendations)
+    assert not any("off the training thread" in text for text in first.recommendations)
 
 
 @pytest.mark.parametrize(("waits", "lacks"), [(0.5, True), (0.1, False)])
@@ -122,6 +124,7 @@ def test_workers_that_find_no_cpu_free(tmp_path: Path, waits: float, *, lacks: b
     assert ("worker_cpus" in known) == lacks
     assert ("OMP_NUM_THREADS=1" in first.recommendations[0]) == lacks
     assert (first.prediction_high_ns == known["step_ns"]) == lacks
+    assert any("num_workers" in text for text in first.recommendations) != lacks
     if lacks:
         assert known["worker_cpus"] == 8
         assert known["workers_without_cpu"] == pytest.approx(0.5, abs=0.02)

@@ -92,7 +92,10 @@ def rank_warnings(
 def _reason(c: Collectives, last: int) -> str:
     late = c.lateness
     if late is not None and late.common:
-        return "but take as long themselves, so it is not this rank's fault"
+        return (
+            "but the same costs them time as well, hidden behind that wait, so it is not this "
+            "rank's alone"
+        )
     tool = c.parts.idle.get("profiler_overhead")
     own = {name: time.mean(axis=0) for name, time in c.parts.own().items()}
     more = {name: time[last] - np.median(np.delete(time, last)) for name, time in own.items()}

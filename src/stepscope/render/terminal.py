@@ -67,7 +67,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         console.print()
     for item in levers:
         _print(console, Text(item.text, style=_LEVER_STYLES[item.kind]), item.indent)
-    notes = [clean(warning, 400) for warning in diagnosis.warnings]
+    notes = [clean(warning, MAX_SENTENCE) for warning in diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         console.print()
