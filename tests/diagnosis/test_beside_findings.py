@@ -17,7 +17,13 @@ from stepscope.diagnosis.predictions import Predicted
 from stepscope.diagnosis.ranking import Ranked
 from stepscope.diagnosis.reliability import unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import Combined, Diagnosis
-from stepscope.render.beside import combined_text, rank_cells, rank_headings, reliability_text
+from stepscope.render.beside import (
+    combined_text,
+    rank_cells,
+    rank_headings,
+    rank_note,
+    reliability_text,
+)
 from stepscope.render.text import milliseconds
 from stepscope.trace.frame import Frame
 
@@ -36,6 +42,10 @@ def test_each_rank_has_a_row_whose_parts_sum_to_its_step() -> None:
     for row in found.ranks:
         parts = (row.compute_ns, row.waiting_ns, row.transfer_ns, row.copy_ns, row.idle_ns)
         assert sum(parts) == pytest.approx(row.step_ns, abs=len(parts))
+    assert rank_note(found) == ""
+    half = [msgspec.structs.replace(row, step_ns=row.step_ns // 2) for row in found.ranks]
+    part = milliseconds(max(row.step_ns for row in half))
+    assert f"of the {part} that" in rank_note(msgspec.structs.replace(found, ranks=half))
     # the rank that has less to compute is the one that waits
     less, more = sorted(found.ranks, key=lambda row: row.compute_ns)
     assert less.waiting_ns > more.waiting_ns

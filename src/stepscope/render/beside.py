@@ -53,6 +53,19 @@ def rank_cells(diagnosis: Diagnosis) -> dict[tuple[int, int], list[str]]:
     }
 
 
+def rank_note(diagnosis: Diagnosis) -> str:
+    """What ``rank_cells`` are the times of, where ranks' own steps are longer; empty elsewhere."""
+    own = {
+        (gpu.rank, gpu.device): gpu.wall_ns / budget.steps_of(gpu, diagnosis)
+        for gpu in diagnosis.accounting
+    }
+    rows = [row for row in diagnosis.ranks if (row.rank, row.device) in own]
+    if not any(row.step_ns < (1 - _SAME_STEP) * own[row.rank, row.device] for row in rows):
+        return ""
+    shared = milliseconds(max(row.step_ns for row in rows))
+    return f"times: of the {shared} that the steps of all ranks have in common"
+
+
 def reliability_text(finding: Finding) -> str:
     """That a prediction is unreliable and what to take instead; empty where it holds."""
     if not finding.unreliable:

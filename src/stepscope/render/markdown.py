@@ -72,6 +72,7 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
         "| rank | device | " + " | ".join(headings) + " |",
         "|---|---|" + "---:|" * len(headings),
         *(f"| {rank} | {gpu} | {' | '.join(row)} |" for (rank, gpu), row in cells.items()),
+        *(["", note] if (note := beside.rank_note(diagnosis)) else []),
     ]
 
 

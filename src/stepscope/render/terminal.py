@@ -145,6 +145,8 @@ def _rank_bars(diagnosis: Diagnosis, styles: dict[str, str], width: int) -> list
         bars.append(line.append(times.get((one.rank, one.device), ""), style="default"))
     if len(gpus) > _MOST_BARS:
         bars.append(Text(f"... and {len(gpus) - _MOST_BARS} more", style="dim"))
+    if times and (note := beside.rank_note(diagnosis)):
+        bars.append(Text(note, style="dim"))
     return bars
 
 
