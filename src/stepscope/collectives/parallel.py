@@ -191,14 +191,18 @@ def _reading(
             return use, f"{_a_step(per_step[name])} {words}"
     if per_step["reduce_scatter"] >= 1 and per_step["all_gather"] >= 1:
         at = first("reduce_scatter")
+        gathers, scatters = (_a_step(per_step[n]) for n in ("all_gather", "reduce_scatter"))
         counts = (
-            f"{_a_step(per_step['all_gather'])} all-gathers and {_a_step(per_step['reduce_scatter'])} "
-            f"reduce-scatters a step, the first of these after {100 * at:.0f} % of the compute"
+            f"{gathers} all-gathers and {scatters} reduce-scatters a step, the first of these "
+            f"after {100 * at:.0f} % of the compute"
         )
         return ("sharded_data_parallel" if at >= _AFTER_FORWARD else "tensor_parallel"), counts
     if reductions:
         at = first("all_reduce")
-        counts = f"{_a_step(reductions)} all-reduces a step, the first after {100 * at:.0f} % of the compute"
+        counts = (
+            f"{_a_step(reductions)} all-reduces a step, the first after {100 * at:.0f} % of the "
+            "compute"
+        )
         if tiny and reductions <= _MANY:
             return "scalars", counts
         early = at < _AFTER_FORWARD and hidden < _HIDDEN and reductions >= _MANY
