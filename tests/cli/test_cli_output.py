@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import CONTROL, LIMIT_S, Stepscope, forks, is_one_line, python, snapshot
-from tests.support.captures import BUNDLED, unpack
+from tests.support.captures import BUNDLED, DATA, unpack
 
 import stepscope as package
 from stepscope.trace.units import UNITS
@@ -688,3 +688,12 @@ def test_a_closed_stream(closed: str, command: Stepscope, starved: Path) -> None
     )
     assert done.returncode == 0
     assert b"Traceback" not in done.stdout + done.stderr
+
+
+def test_a_table_that_is_there_is_missing_in_part_only(command: Stepscope) -> None:
+    capture = unpack(DATA / "kineto" / "cnn_small.json.gz")
+    text = command("info", capture).stdout
+    missing, part = text.partition("  missing\n")[2].split("  missing in part\n")
+    assert "python_function" in missing
+    assert not {"    gpu_op ", "    api_call "} & {line[:11] + " " for line in missing.splitlines()}
+    assert "    gpu_op  " in part

@@ -401,6 +401,9 @@ def test_a_healthy_transformer_names_its_optimizer(tmp_path: Path) -> None:
     assert value["kernels_ns_per_step"] == pytest.approx(2.5e6, rel=0.03)
     assert value["changed_ns_per_step"] == pytest.approx(0.9e6, rel=0.1)
     lines = [line.text for line in lever_lines(diagnosis)]
+    markdown = diagnosis_markdown(diagnosis).splitlines()
+    # a headline behind a list needs a line between, or it belongs to the list
+    assert all(not markdown[at - 1] for at, line in enumerate(markdown) if line[:2] == "**")
     assert lines[0] == "What is left in the kernels: NVIDIA H200"
     assert any(
         line.startswith("roofline bound (ceilings of the datasheet): the work of only 19 %")

@@ -66,6 +66,21 @@ def rank_note(diagnosis: Diagnosis) -> str:
     return f"times: of the {shared} that the steps of all ranks have in common"
 
 
+def where_text(finding: Finding, diagnosis: Diagnosis) -> str:
+    """Where in the program most of a finding's time lies; of a job on which ranks, too."""
+    place = finding.where
+    places = [
+        ("range", place.range),
+        ("operator", place.operator),
+        ("source", place.source),
+        ("function", place.function),
+    ]
+    found = [f"{kind} {clean(name)}" for kind, name in places if name]
+    if diagnosis.trace.ranks > 1:
+        found.insert(0, budget.ranks_text(finding.ranks))
+    return " · ".join(filter(None, found))
+
+
 def reliability_text(finding: Finding) -> str:
     """That a prediction is unreliable and what to take instead; empty where it holds."""
     if not finding.unreliable:

@@ -219,16 +219,7 @@ def _finding(
         )
         if note := beside.reliability_text(finding):
             lines.append((3, Text(note, style="yellow")))
-    place = finding.where
-    places = [
-        ("range", place.range),
-        ("operator", place.operator),
-        ("source", place.source),
-        ("function", place.function),
-    ]
-    where = " · ".join(f"{kind} {clean(name)}" for kind, name in places if name)
-    if diagnosis.trace.ranks > 1:
-        where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))
+    where = beside.where_text(finding, diagnosis)
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
     if ending := beside.ending_text(finding):
