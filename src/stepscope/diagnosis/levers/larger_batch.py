@@ -86,7 +86,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
 
 LEVER = Lever(
     id=_ID,
-    title="Twice the batch, counted for as many samples",
+    title="Twice the batch, for as many samples",
     definition=(
         "A kernel that has fewer blocks than the GPU has SMs leaves the others idle, and takes as "
         "long for twice the work. The optimizer takes as long for any batch, and the host launches "
