@@ -14,6 +14,7 @@ from stepscope.activity.locations import _without_wrappers
 from stepscope.api import Job
 from stepscope.diagnosis.combined import both
 from stepscope.diagnosis.predictions import Predicted
+from stepscope.diagnosis.rank_warnings import _says_why
 from stepscope.diagnosis.ranking import Ranked
 from stepscope.diagnosis.reliability import unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import Combined, Diagnosis
@@ -24,6 +25,7 @@ from stepscope.render.beside import (
     rank_note,
     reliability_text,
 )
+from stepscope.render.budget import unrecorded_text
 from stepscope.render.text import milliseconds
 from stepscope.trace.frame import Frame
 
@@ -219,3 +221,22 @@ def test_steps_without_the_cause_that_take_longer_than_predicted_are_explained()
     assert reliability_text(finding).endswith(f"{told} {milliseconds(11_000_000)}")
     as_long = msgspec.structs.replace(finding, predicted_step_ns=19_500_000)
     assert told not in reliability_text(as_long)
+
+
+def test_a_rank_whose_lateness_a_finding_explains_is_not_remarked_on() -> None:
+    def found(cause: str, *ranks: int) -> list[Any]:
+        return [SimpleNamespace(cause=cause, ranks=list(ranks))]
+
+    assert _says_why(found("checkpoint_stall", 0), 0)
+    assert _says_why(found("straggler", 1), 0)
+    assert not _says_why(found("checkpoint_stall", 1), 0)
+    assert not _says_why(found("host_sync", 0, 1), 0)
+    assert not _says_why(found("profiler_overhead", 0), 0)
+
+
+@pytest.mark.parametrize(("before", "told"), [(9.0, True), (9.8, False), (10.4, False), (12, True)])
+def test_steps_that_nobody_records_are_told_where_they_differ(before: float, told: bool) -> None:
+    value = {"unrecorded_before_ns": before * 1e6, "unrecorded_step_ns": 5e6, "step_ns": 10e6}
+    evidence = [SimpleNamespace(figure=name, value=ns) for name, ns in value.items()]
+    text = unrecorded_text(cast("Any", SimpleNamespace(evidence=evidence)))
+    assert text == (f"; without the profiler, about {before:.1f} ms become 5.0 ms" if told else "")

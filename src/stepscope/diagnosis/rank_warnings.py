@@ -77,7 +77,7 @@ def rank_warnings(
             f"for a slower rank; {percent(transfer)} is exposed data transfer"
         )
     last = _mostly_last(c)
-    if last is not None and not _ABOUT_RANKS & {finding.cause for finding in findings}:
+    if last is not None and not _says_why(findings, c.participants[last].rank):
         joined, operations, others = (
             shown(about[name].value, about[name].unit)
             for name in ("joined_last", "operations", "waiting_for_it_ns")
@@ -87,6 +87,14 @@ def rank_warnings(
             f"the others wait {others} per step for it, {_reason(c, last)}"
         )
     return [*warnings, *c.warnings]
+
+
+def _says_why(findings: Sequence[Finding], rank: int) -> bool:
+    """Whether findings say already why a rank is late: they are about ranks, or about it alone."""
+    return any(
+        one.cause in _ABOUT_RANKS or (one.ranks == [rank] and one.cause != "profiler_overhead")
+        for one in findings
+    )
 
 
 def _reason(c: Collectives, last: int) -> str:

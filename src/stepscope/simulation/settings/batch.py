@@ -77,7 +77,7 @@ class Batch(Edit):
         grows = ["input_starvation"]
         if bound == "high" and self.factor > 1:
             # nothing tells whether what the host computes is for the step or for each sample
-            grows.append("host_compute")
+            grows += ["host_compute", "cpu_offload"]
         return [
             _with_work(rescaled(s, f, lengths(f, self.factor, bound)), grows, self.factor)
             for s, f in zip(subjects, facts, strict=True)
