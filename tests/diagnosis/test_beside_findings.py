@@ -20,6 +20,7 @@ from stepscope.diagnosis.reliability import unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import Combined, Diagnosis
 from stepscope.render.beside import (
     combined_text,
+    outlier_text,
     rank_cells,
     rank_headings,
     rank_note,
@@ -67,6 +68,12 @@ def test_outlier_steps_have_numbers_and_what_most_of_them_is() -> None:
         assert row.excess_ns <= row.wall_ns - row.normal_ns
         lengths = job.steps.to_pydict()["wall_ns"]
         assert (row.wall_ns, row.normal_ns) == (lengths[row.step], lengths[row.normal_step])
+    text = outlier_text(found)
+    assert text.count("most of the excess") == 1
+    assert text.endswith(", in each most of the excess idle (checkpoint_stall)")
+    other = msgspec.structs.replace(found.outlier_steps[1], part="copy", name="DtoH")
+    several = msgspec.structs.replace(found, outlier_steps=[*found.outlier_steps[::2], other])
+    assert outlier_text(several).count("most of the excess") == 2
     assert found.ranks == []
     assert job.verify(msgspec.json.encode(found)).verified
 

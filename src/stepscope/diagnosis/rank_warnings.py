@@ -101,8 +101,8 @@ def _reason(c: Collectives, last: int) -> str:
     late = c.lateness
     if late is not None and late.common:
         return (
-            "but the same costs them time as well, hidden behind that wait, so it is not this "
-            "rank's alone"
+            "but the same costs them time as well, hidden behind that wait, so the trouble is not "
+            "this rank's alone"
         )
     tool = c.parts.idle.get("profiler_overhead")
     own = {name: time.mean(axis=0) for name, time in c.parts.own().items()}

@@ -163,10 +163,13 @@ def outlier_text(diagnosis: Diagnosis) -> str:
     rows = diagnosis.outlier_steps
     if not rows:
         return ""
+    alike: dict[str, list[str]] = {}
+    for row in rows[:_MOST_STEPS]:
+        mostly = f"{row.part} ({clean(row.name, 60)})"
+        alike.setdefault(mostly, []).append(f"step {row.step} takes {milliseconds(row.wall_ns)}")
     steps = "; ".join(
-        f"step {row.step} takes {milliseconds(row.wall_ns)}, most of the excess "
-        f"{row.part} ({clean(row.name, 60)})"
-        for row in rows[:_MOST_STEPS]
+        f"{', '.join(several)}, {'in each ' if several[1:] else ''}most of the excess {mostly}"
+        for mostly, several in alike.items()
     )
     more = len(rows) - _MOST_STEPS
     gpu = max(diagnosis.accounting, key=lambda gpu: gpu.wall_ns / budget.steps_of(gpu, diagnosis))
