@@ -73,6 +73,17 @@ def test_more_workers_are_predicted(tmp_path: Path, workers: int, batch_us: floa
     assert low / known["step_ns"] < truth < high / known["step_ns"]
 
 
+def test_a_worker_that_ends_no_batch_in_the_capture_is_a_worker(tmp_path: Path) -> None:
+    build = captured(loading(workers=4, batch_us=60_000.0, step_us=WORK)[100:112])
+    ranges = build.rows["range"]
+    fetches = [row for row in ranges if row["name"] == "DataLoader fetch"]
+    one = fetches[0]["process_id"]
+    build.rows["range"] = [r for r in ranges if r not in fetches or r["process_id"] != one]
+    first = diagnosed(build, tmp_path).findings[0]
+    assert figures(first)["loader_workers"] == 4
+    assert "; 4 workers take " in first.message
+
+
 @pytest.mark.parametrize(("first", "last"), [(101, 108), (101, 109)])
 @pytest.mark.parametrize("fetches", [True, False])
 def test_a_few_steps_of_two_workers_hold_more_or_less_of_the_waits(
