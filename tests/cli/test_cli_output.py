@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import CONTROL, LIMIT_S, Stepscope, forks, is_one_line, python, snapshot
-from tests.support.captures import BUNDLED, unpack
+from tests.support.captures import BUNDLED, DATA, unpack
 
 import stepscope as package
 from stepscope.trace.units import UNITS
@@ -201,6 +201,12 @@ def test_diagnose_on_the_terminal(document: Any, command: Stepscope, starved: Pa
     assert f"{first['predicted_step_ns'] / 1e6:.1f} ms" in text.splitlines()[0]
     assert "evidence" in text
     assert "evidence" not in command("diagnose", starved, "--no-evidence").stdout
+    shown = re.findall(r"(\w+_\w+) [\d.]+ (?:ms|%)", text.partition("evidence: ")[2])
+    assert "idle_input_starvation_ns" in shown
+    # what the lines of the finding say is not said again
+    told = {"predicted_step_ns", "prediction_low_ns", "time_ns_per_step", "share_of_step"}
+    assert told <= {e["figure"] for e in first["evidence"]}
+    assert not told & set(shown)
     assert all(line == line.rstrip() for line in text.splitlines())
     assert max(map(len, text.splitlines())) <= 110
 
@@ -682,3 +688,12 @@ def test_a_closed_stream(closed: str, command: Stepscope, starved: Path) -> None
     )
     assert done.returncode == 0
     assert b"Traceback" not in done.stdout + done.stderr
+
+
+def test_a_table_that_is_there_is_missing_in_part_only(command: Stepscope) -> None:
+    capture = unpack(DATA / "kineto" / "cnn_small.json.gz")
+    text = command("info", capture).stdout
+    missing, part = text.partition("  missing\n")[2].split("  missing in part\n")
+    assert "python_function" in missing
+    assert not {"    gpu_op ", "    api_call "} & {line[:11] + " " for line in missing.splitlines()}
+    assert "    gpu_op  " in part

@@ -6,6 +6,7 @@ import csv
 import io
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from tests.cli.command import Stepscope
 from tests.support.captures import DATA, unpack
@@ -86,3 +87,10 @@ def test_causes_of_no_share_are_left_out() -> None:
     almost = "host_sync 996000, launch_bound 3000, small_kernels 1000"
     assert views._causes(almost) == "host_sync 100 %"
     assert views._causes("host_sync 60, launch_bound 40") == "host_sync 60 %, launch_bound 40 %"
+
+
+def test_sums_that_would_be_zeros_are_left_out() -> None:
+    columns = {"idle_ns_per_step": [9_000.0, 700.0, 300.0, 20.0]}
+    table = pa.table(columns)
+    assert [views._worth(table, limit) for limit in (1, 3, 20, 0)] == [1, 2, 2, 0]
+    assert views._worth(table.slice(3), 20) == 1

@@ -77,7 +77,7 @@ def test_all_changes_are_made_together(reader: Stepscope, capture: Path):
         (("--set", "batch=1000x"), "'batch=1000x': from 0.015625 to 64 can be tried, not 1000"),
         (("--set", "workers=0:1000"), "from 1 to 512 can be tried, not 1000"),
         (("--set", "accumulate=1"), "from 2 to 64 can be tried, not 1"),
-        (("--set", "workers=4"), "state both, as in --set workers=4:4"),
+        (("--set", "workers=4"), "state both numbers, as in --set workers=0:4 where"),
         (("--set", "precision=tf32"), "nothing would change"),
         (("--set", "bucket=50"), "reduces no gradients"),
     ],

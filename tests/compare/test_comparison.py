@@ -102,6 +102,14 @@ def test_a_finding_that_sank_under_its_threshold_says_what_its_time_did() -> Non
     assert (back.fate, back.end_ns - back.start_ns) == ("smaller", -500_000)
 
 
+def test_a_finding_that_is_gone_is_shown_with_the_time_that_went() -> None:
+    """Its repair gains 1.9 ms, of which 1 ms is idle time: the table counts that on both sides."""
+    before = shifted(1.0, findings=[finding("host_sync", 1_900_000, 10**7, 10**7, 11 * 10**6)])
+    found = compare([before], [shifted(0)])
+    row = next(line for line in compare_text(found).splitlines() if " gone " in line)
+    assert row.split() == ["host_sync", "gone", "1.0", "ms", "-1.0", "ms"]
+
+
 def test_a_finding_whose_idle_time_is_mostly_elsewhere_is_measured_by_its_own_time() -> None:
     before = shifted(1.0, findings=[finding("host_sync", 4_000_000, 10**7, 10**7, 11 * 10**6)])
     (one,) = compare([before], [shifted(0.9)]).findings

@@ -158,3 +158,10 @@ def test_a_single_step_is_no_error() -> None:
     found = difference([[1e7]], [[2e7]])
     assert found.ratio == pytest.approx(2)
     assert found.ratio_low > 1
+
+
+@pytest.mark.parametrize("steps", [2, 3, 4])
+def test_the_interval_of_a_few_steps_lies_around_their_difference(steps: int) -> None:
+    """Blocks of the bootstrap are as long as a run of two steps, which gives it no shape."""
+    found = difference([[32.1e6, 33.4e6, 32.5e6, 33.0e6][:steps]], [[51.2e6, 50.6e6] * 2][:steps])
+    assert found.low_ns < found.after_ns - found.before_ns < found.high_ns

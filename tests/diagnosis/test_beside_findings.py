@@ -17,10 +17,19 @@ from stepscope.api import Job
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.combined import both
 from stepscope.diagnosis.predictions import Predicted
+from stepscope.diagnosis.rank_warnings import _says_why
 from stepscope.diagnosis.ranking import Ranked
 from stepscope.diagnosis.reliability import unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import Combined, Diagnosis
-from stepscope.render.beside import combined_text, rank_cells, rank_headings, reliability_text
+from stepscope.render.beside import (
+    combined_text,
+    outlier_text,
+    rank_cells,
+    rank_headings,
+    rank_note,
+    reliability_text,
+)
+from stepscope.render.budget import unrecorded_text
 from stepscope.render.terminal import print_diagnosis
 from stepscope.render.text import milliseconds
 from stepscope.trace.frame import Frame
@@ -76,6 +85,10 @@ def test_each_rank_has_a_row_whose_parts_sum_to_its_step() -> None:
     for row in found.ranks:
         parts = (row.compute_ns, row.waiting_ns, row.transfer_ns, row.copy_ns, row.idle_ns)
         assert sum(parts) == pytest.approx(row.step_ns, abs=len(parts))
+    assert rank_note(found) == ""
+    half = [msgspec.structs.replace(row, step_ns=row.step_ns // 2) for row in found.ranks]
+    part = milliseconds(max(row.step_ns for row in half))
+    assert f"of the {part} that" in rank_note(msgspec.structs.replace(found, ranks=half))
     # the rank that has less to compute is the one that waits
     less, more = sorted(found.ranks, key=lambda row: row.compute_ns)
     assert less.waiting_ns > more.waiting_ns
@@ -95,6 +108,12 @@ def test_outlier_steps_have_numbers_and_what_most_of_them_is() -> None:
         assert row.excess_ns <= row.wall_ns - row.normal_ns
         lengths = job.steps.to_pydict()["wall_ns"]
         assert (row.wall_ns, row.normal_ns) == (lengths[row.step], lengths[row.normal_step])
+    text = outlier_text(found)
+    assert text.count("most of the excess") == 1
+    assert text.endswith(", in each most of the excess idle (checkpoint_stall)")
+    other = msgspec.structs.replace(found.outlier_steps[1], part="copy", name="DtoH")
+    several = msgspec.structs.replace(found, outlier_steps=[*found.outlier_steps[::2], other])
+    assert outlier_text(several).count("most of the excess") == 2
     assert found.ranks == []
     assert job.verify(msgspec.json.encode(found)).verified
 
@@ -249,3 +268,22 @@ def test_steps_without_the_cause_that_take_longer_than_predicted_are_explained()
     assert reliability_text(finding).endswith(f"{told} {milliseconds(11_000_000)}")
     as_long = msgspec.structs.replace(finding, predicted_step_ns=19_500_000)
     assert told not in reliability_text(as_long)
+
+
+def test_a_rank_whose_lateness_a_finding_explains_is_not_remarked_on() -> None:
+    def found(cause: str, *ranks: int) -> list[Any]:
+        return [SimpleNamespace(cause=cause, ranks=list(ranks))]
+
+    assert _says_why(found("checkpoint_stall", 0), 0)
+    assert _says_why(found("straggler", 1), 0)
+    assert not _says_why(found("checkpoint_stall", 1), 0)
+    assert not _says_why(found("host_sync", 0, 1), 0)
+    assert not _says_why(found("profiler_overhead", 0), 0)
+
+
+@pytest.mark.parametrize(("before", "told"), [(9.0, True), (9.8, False), (10.4, False), (12, True)])
+def test_steps_that_nobody_records_are_told_where_they_differ(before: float, told: bool) -> None:
+    value = {"unrecorded_before_ns": before * 1e6, "unrecorded_step_ns": 5e6, "step_ns": 10e6}
+    evidence = [SimpleNamespace(figure=name, value=ns) for name, ns in value.items()]
+    text = unrecorded_text(cast("Any", SimpleNamespace(evidence=evidence)))
+    assert text == (f"; without the profiler, about {before:.1f} ms become 5.0 ms" if told else "")

@@ -73,6 +73,17 @@ def test_more_workers_are_predicted(tmp_path: Path, workers: int, batch_us: floa
     assert low / known["step_ns"] < truth < high / known["step_ns"]
 
 
+def test_a_worker_that_ends_no_batch_in_the_capture_is_a_worker(tmp_path: Path) -> None:
+    build = captured(loading(workers=4, batch_us=60_000.0, step_us=WORK)[100:112])
+    ranges = build.rows["range"]
+    fetches = [row for row in ranges if row["name"] == "DataLoader fetch"]
+    one = fetches[0]["process_id"]
+    build.rows["range"] = [r for r in ranges if r not in fetches or r["process_id"] != one]
+    first = diagnosed(build, tmp_path).findings[0]
+    assert figures(first)["loader_workers"] == 4
+    assert "; 4 workers take " in first.message
+
+
 @pytest.mark.parametrize(("first", "last"), [(101, 108), (101, 109)])
 @pytest.mark.parametrize("fetches", [True, False])
 def test_a_few_steps_of_two_workers_hold_more_or_less_of_the_waits(
@@ -92,12 +103,17 @@ def test_one_thread_that_pins_sets_the_pace_in_the_end(tmp_path: Path) -> None:
     """60 MB a batch: 12 ms at 5 GB/s, while the step has work for 6 ms."""
     size, pin_us = 60_000_000, 12_000.0
     today = loading(workers=2, batch_us=80_000.0, step_us=WORK, pin_us=pin_us)
-    first = diagnosed(captured(today[100:124], size=size), tmp_path).findings[0]
+    build = captured(today[100:124], size=size)
+    for row in build.rows["gpu_op"]:
+        row["name"] = f"void at::native::{row['name']}"
+    first = diagnosed(build, tmp_path).findings[0]
     enough = mean_step(loading(workers=20, batch_us=80_000.0, step_us=WORK, pin_us=pin_us))
     truth = enough / mean_step(today)
     step = figures(first)["step_ns"]
     assert first.predicted_step_ns / step == pytest.approx(truth, rel=0.03)
     assert "one thread that copies 60.0 MB per step into pinned memory" in first.message
+    assert any("uint8" in text for text in first.recommendations)
+    assert not any("off the training thread" in text for text in first.recommendations)
 
 
 @pytest.mark.parametrize(("waits", "lacks"), [(0.5, True), (0.1, False)])
@@ -122,6 +138,7 @@ def test_workers_that_find_no_cpu_free(tmp_path: Path, waits: float, *, lacks: b
     assert ("worker_cpus" in known) == lacks
     assert ("OMP_NUM_THREADS=1" in first.recommendations[0]) == lacks
     assert (first.prediction_high_ns == known["step_ns"]) == lacks
+    assert any("num_workers" in text for text in first.recommendations) != lacks
     if lacks:
         assert known["worker_cpus"] == 8
         assert known["workers_without_cpu"] == pytest.approx(0.5, abs=0.02)

@@ -82,6 +82,12 @@ def test_a_healthy_job_is_not_blamed_on_the_network(source: str) -> None:
         assert [(f.cause, f.root_cause, f.ranks) for f in diagnosis.findings] == [
             ("straggler", "launch_bound", [0])
         ]
+        # the others launch as much in time: first that host, then the launches
+        advice = diagnosis.findings[0].recommendations
+        assert advice[0].startswith("the other ranks launch as much in time")
+        assert [("numactl" in text, "CUDA graph" in text) for text in advice[1:]] == [
+            (True, False), (False, True), (False, True)
+        ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("left", "verdict"), [((0, 1, 3), "insufficient_data"),

@@ -127,7 +127,7 @@ FILES: dict[str, tuple[Make, str]] = {
     "other.pkl": (written(pickle.dumps({"a": 1})), r"pickle of Python, which is never loaded"),
     "trace.pftrace": (written(PERFETTO), r"Perfetto without a track"),
     "packed.pftrace.gz": (zipped(PERFETTO), r"Perfetto without a track"),
-    "kernels.rep": (written(b"NVR\0" + bytes(60)), r"Nsight Compute report.*stepscope ncu"),
+    "kernels.rep": (written(b"NVR\0" + bytes(60)), r"Nsight Compute report.*stepscope kernels"),
     "trace.sqlite.xz": (written(b"\xfd7zXZ\0" + bytes(20)), r"packed with xz.*unpack"),
     "rpd.rpd": (database("rocpd_api", "rocpd_op"), r"AMD's rpd.*rocprofv3 --sys-trace"),
     "old.nvvp": (database("CUPTI_ACTIVITY_KIND_KERNEL", "StringTable"), r"nvprof"),

@@ -185,6 +185,8 @@ def test_the_command(reader: Stepscope) -> None:
     assert "$ stepscope run -o run1 --warmup 20 --steps 20 -- torchrun a.py" in shown
     refused = reader("guide", "--goal", "1", "--capture", "none.sqlite", expect=2).stderr
     assert refused.startswith("stepscope: none.sqlite")
+    refused = reader("guide", "run.sqlite", "--goal", "1", expect=2).stderr
+    assert "give a capture as --capture run.sqlite" in refused
 
 
 def test_the_conversation(reader: Stepscope) -> None:

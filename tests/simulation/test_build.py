@@ -535,6 +535,30 @@ def test_only_the_nearest_steps_of_a_long_capture_are_replayed(
     assert s.predict([]).step_ns == s.measured_step_ns
 
 
+@pytest.mark.parametrize("pause", [0, 8_000])
+def test_the_last_step_is_replayed_where_it_is_unlike_the_others(pause: int, tmp_path: Path):
+    """Nothing marks the steps, and so nothing ends the last one."""
+    b = Build()
+    for number in range(8):
+        t = number * 920
+        late = pause if number == 7 else 0
+        for k in range(9):
+            # the first kernel comes after 20 us of input; the last step waits for its second, too
+            at = t + 20 + 100 * k + (late if k else 0)
+            b.kernel(at, at + 100, call=(at - 5, at - 2), name=f"k{k}")
+        if late:
+            b.range(t + 125, t + 112 + late, "dataload")
+    s = simulation(b.trace(tmp_path))
+    assert s.devices[0][1].steps.source == "kernel_sequence"
+    (run,) = s.runs
+    assert run.last == (7 if pause else 6)
+    # what is saved in the kernels is no part of the pause
+    faster = s.predict([ScaleKernels("k3", 0.5)])
+    assert s.measured_step_ns - faster.step_ns <= 50 * US
+    if pause:
+        assert s.predict([Free("input_starvation")]).step_ns == pytest.approx(920 * US, rel=0.03)
+
+
 def test_predictions_side_by_side_are_those_made_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

@@ -13,6 +13,9 @@ if TYPE_CHECKING:
     from stepscope.knowledge.guidance import Guidance
 
 
+_CAPTURES = (".sqlite", ".json", ".json.gz", ".json.zst", ".nsys-rep", ".ncu-rep", ".xplane.pb")
+
+
 def _goals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
     from stepscope.api.guide import guide_goals
 
@@ -61,6 +64,9 @@ def command(
     """
     from stepscope.api.guide import guide, guide_goals
 
+    for text in program[:1]:
+        if text.endswith(_CAPTURES):
+            raise click.UsageError(f"{text} is no program; give a capture as --capture {text}")
     in_json = as_json or format_ == "json"
     if goal:
         answer = guide(goal, program, captures)

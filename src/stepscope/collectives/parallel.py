@@ -181,29 +181,36 @@ def _reading(
     """
     reductions = per_step["all_reduce"]
     if point_to_point:
-        count = f"{per_step['send_recv']:.1f} sends and receives a step between two ranks"
+        count = f"{_a_step(per_step['send_recv'])} sends and receives a step between two ranks"
         return "pipeline_parallel", count
     for name, use, words in (
         ("exchange", "context_parallel", "sends and receives a step, on all ranks at once"),
         ("all_to_all", "expert_parallel", "all-to-alls a step"),
     ):
         if per_step[name] >= 1:
-            return use, f"{per_step[name]:.1f} {words}"
+            return use, f"{_a_step(per_step[name])} {words}"
     if per_step["reduce_scatter"] >= 1 and per_step["all_gather"] >= 1:
         at = first("reduce_scatter")
+        gathers, scatters = (_a_step(per_step[n]) for n in ("all_gather", "reduce_scatter"))
         counts = (
-            f"{per_step['all_gather']:.1f} all-gathers and {per_step['reduce_scatter']:.1f} "
-            f"reduce-scatters a step, the first of these after {100 * at:.0f} % of the compute"
+            f"{gathers} all-gathers and {scatters} reduce-scatters a step, the first of these "
+            f"after {100 * at:.0f} % of the compute"
         )
         return ("sharded_data_parallel" if at >= _AFTER_FORWARD else "tensor_parallel"), counts
     if reductions:
         at = first("all_reduce")
         counts = (
-            f"{reductions:.1f} all-reduces a step, the first after {100 * at:.0f} % of the compute"
+            f"{_a_step(reductions)} all-reduces a step, the first after {100 * at:.0f} % of the "
+            "compute"
         )
         if tiny and reductions <= _MANY:
             return "scalars", counts
         early = at < _AFTER_FORWARD and hidden < _HIDDEN and reductions >= _MANY
         return ("tensor_parallel" if early else "data_parallel"), counts
-    used = ", ".join(f"{n:.1f} {name} per step" for name, n in per_step.items() if n)
+    used = ", ".join(f"{_a_step(n)} {name} per step" for name, n in per_step.items() if n)
     return "unknown", used
+
+
+def _a_step(count: float) -> str:
+    """A number of operations per step: with a decimal only where it is no whole one."""
+    return f"{count:.1f}".removesuffix(".0")

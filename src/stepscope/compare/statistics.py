@@ -54,6 +54,9 @@ SHARED: Final = 0.5
 short run are not slow enough to hold all of that; the error is enlarged by what they miss of it.
 Steps that share less are judged a little too cautiously, steps that share more too boldly."""
 
+_NO_SHAPE: Final = 1e-9
+"""Spread of the logarithms of drawn means up to which they are one mean but for rounding."""
+
 MANY_DEGREES: Final = 1000
 """Degrees of freedom from which on Student's factor is the normal distribution's, to 0.1 %."""
 
@@ -325,7 +328,10 @@ def _from_steps(
     shift = math.log(means[1] / means[0])
     spread = float(apart.std())
     ends = np.quantile(apart - apart.mean(), [tail, 1 - tail])
-    ends *= error / spread if spread > 0 else 0.0
+    if spread > _NO_SHAPE:
+        ends *= error / spread
+    else:  # blocks as long as the run draw one mean only
+        ends = np.array([-1.0, 1.0]) * NormalDist().inv_cdf(1 - tail) * error
     # around the middle of both, so that neither side is taken for certain
     middle = math.sqrt(means[0] * means[1])
     low, high = (2 * middle * math.sinh((shift + float(end)) / 2) for end in ends)

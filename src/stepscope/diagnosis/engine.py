@@ -79,7 +79,7 @@ _PREDICTED: Final = {
     "prediction_high_ns": "high_ns",
 }
 
-_UNRECORDED = "unrecorded, the step goes from {unrecorded_before_ns} to {unrecorded_step_ns}"
+_UNRECORDED = "unrecorded, it goes from {unrecorded_before_ns} to {unrecorded_step_ns}"
 
 
 def diagnose(
@@ -300,15 +300,16 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         texts = {"costs": costing(cause.title), "whose": whose}
         if item.is_partial:
             reason += "; " + filled(_limit(item), evidence, {})
-        if item.recording_hides_gain:
-            reason += "; " + filled(_UNRECORDED, evidence, {})
         if detection.further is not None and item.predicted.replay_error is not None:
             both = detection.further
-            stated = both.repair if item.predicted.by_further else both.first
-            reason += f"; the prediction is for {stated}"
+            repair = both.repair if item.predicted.by_further else both.first
+            reason += f"; the prediction is for {repair}"
             if further is not None:
                 reason += filled(_FURTHER, evidence, {"further": both.repair})
-        message = f"{cause.title} {filled(costs, evidence, texts)}: {reason}"
+        stated = filled(costs, evidence, texts)
+        if item.recording_hides_gain:
+            stated += f"; {filled(_UNRECORDED, evidence, {})}"
+        message = f"{cause.title} {stated}: {reason}"
     else:
         message = reason[0].upper() + reason[1:]
     step = round(case.step_ns)

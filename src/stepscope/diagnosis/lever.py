@@ -209,7 +209,8 @@ def pulled(
         if reported.intersection(lever.refines):  # whose repair is this one
             rest = [item for item in found_causes if item.cause.id not in lever.refines]
             replays = _replays(case, rest, simulation)
-        others = taken.copy()
+        # a setting is replayed with all kernels, those of other levers among them
+        others = taken.copy() if lever.setting is None else np.zeros(len(taken), bool)
         for cause, rows in of_findings.items():
             others[rows] |= cause not in lever.refines
         found = lever.find(case, others)

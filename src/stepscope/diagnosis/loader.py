@@ -115,8 +115,10 @@ class Loader:
         """The evidence for it, as far as it is known."""
         found = []
         if self.fetch_ns:
+            # those that are at their first batch still when the capture ends are workers, too
+            counted = f"FROM thread WHERE name = '{_WORKER}'" if self.workers else _FETCHES
             found = [
-                Figure("loader_workers", "count", f"SELECT count(DISTINCT process_id) {_FETCHES}"),
+                Figure("loader_workers", "count", f"SELECT count(DISTINCT process_id) {counted}"),
                 Figure("fetch_ns", "ns", f"SELECT avg(end_ns - start_ns)::BIGINT {_FETCHES}"),
             ]
         if self.lacks_cpus:
@@ -180,11 +182,9 @@ def _fetches(case: Case) -> tuple[int, float, float]:
     if not mine.any():
         return 0, 0.0, 0.0
     length = (rows["end_ns"] - rows["start_ns"])[mine]
-    threads = case.device.read("thread", "process_id", "name")
-    workers = threads["process_id"][threads.equals("name", _WORKER)]
     mean = float(length.mean())
     error = float(length.std(ddof=1)) / mean / len(length) ** 0.5 if len(length) > 1 else 0.5
-    return len(distinct_values(workers)), mean, error
+    return len(_worker_processes(case)), mean, error
 
 
 def _worker_processes(case: Case) -> IntArray:

@@ -77,7 +77,7 @@ def rank_warnings(
             f"for a slower rank; {percent(transfer)} is exposed data transfer"
         )
     last = _mostly_last(c)
-    if last is not None and not _ABOUT_RANKS & {finding.cause for finding in findings}:
+    if last is not None and not _says_why(findings, c.participants[last].rank):
         joined, operations, others = (
             shown(about[name].value, about[name].unit)
             for name in ("joined_last", "operations", "waiting_for_it_ns")
@@ -89,10 +89,21 @@ def rank_warnings(
     return [*warnings, *c.warnings]
 
 
+def _says_why(findings: Sequence[Finding], rank: int) -> bool:
+    """Whether findings say already why a rank is late: they are about ranks, or about it alone."""
+    return any(
+        one.cause in _ABOUT_RANKS or (one.ranks == [rank] and one.cause != "profiler_overhead")
+        for one in findings
+    )
+
+
 def _reason(c: Collectives, last: int) -> str:
     late = c.lateness
     if late is not None and late.common:
-        return "but take as long themselves, so it is not this rank's fault"
+        return (
+            "but the same costs them time as well, hidden behind that wait, so the trouble is not "
+            "this rank's alone"
+        )
     tool = c.parts.idle.get("profiler_overhead")
     own = {name: time.mean(axis=0) for name, time in c.parts.own().items()}
     more = {name: time[last] - np.median(np.delete(time, last)) for name, time in own.items()}

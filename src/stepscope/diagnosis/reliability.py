@@ -117,5 +117,5 @@ def _ending(case: Case, cause: str) -> tuple[str, str] | None:
         text = ops.texts["name"][name]
         # braces of a name would be places of the figure's statement
         quoted = text.replace("'", "''").replace("{", "{{").replace("}", "}}")
-        return f"kernel {text}", f"kind = 'kernel' AND name = '{quoted}'"
+        return f"kernel {e.kernels.classes[name].label}", f"kind = 'kernel' AND name = '{quoted}'"
     return (what, "kind = 'memset'") if what == "memset" else None

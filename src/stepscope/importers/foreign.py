@@ -65,7 +65,8 @@ _MAGIC: Final[tuple[tuple[bytes, Foreign], ...]] = (
         b"NVR\0",
         Foreign(
             "an Nsight Compute report, not a timeline",
-            "stepscope ncu explains it, and diagnose TRACE --ncu REPORT takes it beside a timeline",
+            "stepscope kernels explains it, and diagnose TRACE --ncu REPORT takes it beside a "
+            "timeline",
         ),
     ),
     (b"PK\x03\x04", Foreign("a zip archive (perhaps a checkpoint of PyTorch)", _TIMELINE)),

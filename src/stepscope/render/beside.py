@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Combined, Diagnosis, Finding
 from stepscope.render import budget
-from stepscope.render.text import clean, milliseconds, percent, plural
+from stepscope.render.text import clean, figure, milliseconds, percent, plural
 
 _RANK_TIMES = ("compute", "waiting", "transfer", "copy", "idle")
 _HEADINGS = {"waiting": "wait"}
@@ -16,6 +16,22 @@ _SAME = 0.1
 _SAME_STEP = 0.05
 """Steps that differ by less are as long as each other."""
 _MOST_STEPS = 4
+_TOLD = frozenset(
+    {
+        "step_ns",
+        "time_ns_per_step",
+        "share_of_step",
+        "predicted_step_ns",
+        "prediction_low_ns",
+        "prediction_high_ns",
+        "unrecorded_before_ns",
+        "unrecorded_step_ns",
+        "unaffected_step_ns",
+        "observed_ns_per_step",
+        "gaps_end_share",
+    }
+)
+"""Figures of a finding that the lines above its evidence say."""
 
 
 def _rank_times(diagnosis: Diagnosis) -> list[str]:
@@ -35,6 +51,34 @@ def rank_cells(diagnosis: Diagnosis) -> dict[tuple[int, int], list[str]]:
         (row.rank, row.device): [milliseconds(getattr(row, f"{name}_ns")) for name in shown]
         for row in diagnosis.ranks
     }
+
+
+def rank_note(diagnosis: Diagnosis) -> str:
+    """What ``rank_cells`` are the times of, where ranks' own steps are longer; empty elsewhere."""
+    own = {
+        (gpu.rank, gpu.device): gpu.wall_ns / budget.steps_of(gpu, diagnosis)
+        for gpu in diagnosis.accounting
+    }
+    rows = [row for row in diagnosis.ranks if (row.rank, row.device) in own]
+    if not any(row.step_ns < (1 - _SAME_STEP) * own[row.rank, row.device] for row in rows):
+        return ""
+    shared = milliseconds(max(row.step_ns for row in rows))
+    return f"times: of the {shared} that the steps of all ranks have in common"
+
+
+def where_text(finding: Finding, diagnosis: Diagnosis) -> str:
+    """Where in the program most of a finding's time lies; of a job on which ranks, too."""
+    place = finding.where
+    places = [
+        ("range", place.range),
+        ("operator", place.operator),
+        ("source", place.source),
+        ("function", place.function),
+    ]
+    found = [f"{kind} {clean(name)}" for kind, name in places if name]
+    if diagnosis.trace.ranks > 1:
+        found.insert(0, budget.ranks_text(finding.ranks))
+    return " · ".join(filter(None, found))
 
 
 def reliability_text(finding: Finding) -> str:
@@ -66,6 +110,17 @@ def ending_text(finding: Finding) -> str:
     kind, _, name = what.partition(" ")
     shown = f"kernel {name!r}" if name else f"{'an' if kind == 'upload' else 'a'} {kind}"
     return f"{percent(share)} of its idle time ends at {shown}"
+
+
+def evidence_text(finding: Finding) -> str:
+    """The figures behind a finding that no other line says, with the rows of those of several."""
+    figures = [
+        f"{e.figure} {figure(e.value, e.unit)}"
+        + (f" ({plural(e.rows, 'row')})" if e.rows != 1 else "")
+        for e in finding.evidence
+        if e.figure not in _TOLD
+    ]
+    return f"evidence: {' · '.join(figures)}" if figures else ""
 
 
 def combined_text(diagnosis: Diagnosis) -> str:
@@ -108,10 +163,13 @@ def outlier_text(diagnosis: Diagnosis) -> str:
     rows = diagnosis.outlier_steps
     if not rows:
         return ""
+    alike: dict[str, list[str]] = {}
+    for row in rows[:_MOST_STEPS]:
+        mostly = f"{row.part} ({clean(row.name, 60)})"
+        alike.setdefault(mostly, []).append(f"step {row.step} takes {milliseconds(row.wall_ns)}")
     steps = "; ".join(
-        f"step {row.step} takes {milliseconds(row.wall_ns)}, most of the excess "
-        f"{row.part} ({clean(row.name, 60)})"
-        for row in rows[:_MOST_STEPS]
+        f"{', '.join(several)}, {'in each ' if several[1:] else ''}most of the excess {mostly}"
+        for mostly, several in alike.items()
     )
     more = len(rows) - _MOST_STEPS
     gpu = max(diagnosis.accounting, key=lambda gpu: gpu.wall_ns / budget.steps_of(gpu, diagnosis))

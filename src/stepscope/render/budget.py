@@ -85,7 +85,7 @@ def unrecorded_text(finding: Finding) -> str:
     if not {"unrecorded_before_ns", "unrecorded_step_ns", "step_ns"} <= value.keys():
         return ""
     before, after = value["unrecorded_before_ns"], value["unrecorded_step_ns"]
-    if before > (1 - _SAME_STEP) * value["step_ns"]:
+    if abs(before - value["step_ns"]) < _SAME_STEP * value["step_ns"]:
         return ""
     return f"; without the profiler, about {milliseconds(before)} become {milliseconds(after)}"
 

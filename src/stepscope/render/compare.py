@@ -144,8 +144,8 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
             "Findings" + (f" ({_BRACKETS})" if any(map(_in_brackets, c.findings)) else ""),
             ("cause", "status", *time),
             [
-                (f.cause, f.fate, _time(f.before_ns, f.idle_before_ns),
-                 _time(f.after_ns, f.idle_after_ns), change(f.end_ns - f.start_ns))
+                (f.cause, f.fate, _time(f.before_ns, f.start_ns, f.idle_before_ns),
+                 _time(f.after_ns, f.end_ns, f.idle_after_ns), change(f.end_ns - f.start_ns))
                 for f in c.findings
             ],
         ),
@@ -224,9 +224,10 @@ def columns(
     return [(_INDENT + line).rstrip() for line in fitted(table, room, rule=False)]
 
 
-def _time(ns: int | None, idle_ns: int | None) -> str:
-    if ns is not None:
-        return milliseconds(ns)
+def _time(found_ns: int | None, counted_ns: int, idle_ns: int | None) -> str:
+    """A finding's time as its difference counts it, or idle time of what is no finding."""
+    if found_ns is not None:
+        return milliseconds(counted_ns)
     return f"[{milliseconds(idle_ns)}]" if idle_ns else ""
 
 

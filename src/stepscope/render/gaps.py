@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NONE = "the GPUs are never idle in these steps"
+_SHOWN_NS = 500
+"""The least idle time a step that is no zero in a table, ns."""
 _LONGEST = "The longest gaps (--by gap lists all)"
 
 
@@ -30,7 +32,7 @@ def sums_text(
         if not table.num_rows:
             return _NONE + "\n"
         lines = [*wrapped(_summary(table, devices), width), ""]
-        lines += _lines(table, _sums, limit, width, "row")
+        lines += _lines(table, _sums, _worth(table, limit), width, "row")
         if single is not None and single.num_rows:
             lines += ["", _LONGEST, "", *fitted(_gaps(single), width)]
         return "\n".join(lines) + "\n"
@@ -44,7 +46,11 @@ def sums_markdown(single: pa.Table | None, devices: int = 1) -> Callable[[pa.Tab
     def text(table: pa.Table, limit: int) -> str:
         if not table.num_rows:
             return _NONE + "\n"
-        lines = [_summary(table, devices), "", *_markdown(table, _sums, limit, "row")]
+        lines = [
+            _summary(table, devices),
+            "",
+            *_markdown(table, _sums, _worth(table, limit), "row"),
+        ]
         if single is not None and single.num_rows:
             lines += ["", _LONGEST, "", *_markdown(single, _gaps, 0, "gap")]
         return "\n".join(lines) + "\n"
@@ -70,6 +76,16 @@ def gaps_markdown(table: pa.Table, limit: int) -> str:
     if not table.num_rows:
         return _NONE + "\n"
     return "\n".join(_markdown(table, _gaps, limit, "gap")) + "\n"
+
+
+def _worth(table: pa.Table, limit: int) -> int:
+    """The rows to show: fewer where the last of them would only be zeros; 0 for all."""
+    if not limit:
+        return 0
+    spent = table.slice(0, limit).column("idle_ns_per_step").to_pylist()
+    while len(spent) > 1 and spent[-1] < _SHOWN_NS:
+        spent.pop()
+    return len(spent)
 
 
 def _summary(table: pa.Table, devices: int) -> str:

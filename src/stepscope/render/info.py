@@ -31,9 +31,11 @@ def info_text(rank_trace: RankTrace, width: int | None = None) -> str:
     lines += [f"  {clean(key, 40)}: {clean(value, 200)}" for key, value in sorted(pairs.items())]
     lines.append("  tables")
     lines += [f"    {table:16} {rows:>12,}" for table, rows in sorted(meta.rows.items())]
-    if meta.missing:
-        lines.append("  missing")
-        for a in meta.missing:
+    lacking = [a for a in meta.missing if not meta.rows.get(a.table)]
+    partly = [a for a in meta.missing if meta.rows.get(a.table)]
+    for title, several in (("missing", lacking), ("missing in part", partly)):
+        lines += [f"  {title}"] if several else []
+        for a in several:
             lines += wrapped(f"    {a.table:16} {a.reason}; get it with {a.flag}", width, hang=21)
     if meta.problems:
         lines.append("  problems")

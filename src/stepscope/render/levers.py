@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.beside import evidence_text
+from stepscope.render.budget import all_devices
+from stepscope.render.text import clean, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding, KernelCategory, KernelSplit
@@ -66,12 +68,8 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
             lines.append(Line(f"where: {where}", 3))
         if lever.next_capture:
             lines.append(Line(f"next capture: {lever.next_capture}", 3))
-        if evidence:
-            figures = " · ".join(
-                f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
-                for e in lever.evidence
-            )
-            lines.append(Line(f"evidence: {figures}", 3))
+        if evidence and (figures := evidence_text(lever)):
+            lines.append(Line(figures, 3))
     if len(levers) > len(shown):
         lines.append(Line(f"{plural(len(levers) - len(shown), 'more lever')} (--format json)"))
     if in_full and not levers:
@@ -83,7 +81,7 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
             Line("these are gains of today's step: they do not add up with those of the findings")
         )
     bound = bound_lines(split)
-    lines += [Line(text) for text in (bound if in_full else bound[:1])]
+    lines += [Line(text) for text in (bound if in_full else _bound_briefly(split, diagnosis))]
     if in_full and split.examine:
         lines.append(Line(f"inside the kernels worth it: {split.examine}"))
     return lines
@@ -118,6 +116,33 @@ def headline(lever: Finding) -> str:
     )
 
 
+def _bound_briefly(split: KernelSplit, diagnosis: Diagnosis) -> list[str]:
+    """The bound below findings: where most of the kernels' work is known, and what stays in it."""
+    bound = split.bound
+    if bound is None:
+        return bound_lines(split)
+    if bound.known_share < _MOSTLY:
+        return []
+    gpu = all_devices(diagnosis)
+    stays = [
+        name
+        for name, ns in (
+            ("communication", gpu.exposed_communication_ns),
+            ("copies", gpu.exposed_copy_ns),
+        )
+        if ns >= _SMALL * gpu.wall_ns
+    ]
+    beside = f", but {' and '.join(stays)} as today," if stays else ""
+    return [
+        f"roofline bound ({_source(split)}): with these kernels at their ceilings and no idle time"
+        f"{beside} the step would take {milliseconds(bound.bound_ns)}"
+    ]
+
+
+def _source(split: KernelSplit) -> str:
+    return "measured ceilings" if split.measured else "ceilings of the datasheet"
+
+
 def bound_lines(split: KernelSplit) -> list[str]:
     """The least step that the ceilings allow, and what is assumed, in sentences."""
     bound = split.bound
@@ -126,15 +151,15 @@ def bound_lines(split: KernelSplit) -> list[str]:
             f"the ceilings of {clean(split.device) or 'this device'} are not known: stepscope "
             "ceilings -o FILE measures them there, and --ceilings FILE takes them"
         ]
-    source = "measured ceilings" if split.measured else "ceilings of the datasheet"
+    source = _source(split)
+    if not bound.known_share:
+        return [f"no roofline bound ({source}): the work of no kernel is known"]
     if bound.known_share < _MOSTLY:
         first = (
             f"roofline bound ({source}): the work of only {percent(bound.known_share)} of the "
             "kernel time is known; with that at its ceiling and no idle time the step would take "
             f"{milliseconds(bound.bound_ns)}"
         )
-        if not bound.known_share:
-            first = f"no roofline bound ({source}): the work of no kernel is known"
     else:
         first = (
             f"roofline bound ({source}): with these kernels at their ceilings and no idle time the "

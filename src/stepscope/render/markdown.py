@@ -49,7 +49,7 @@ def diagnosis_markdown(diagnosis: Diagnosis) -> str:
     if utilisation := budget.utilisation(diagnosis):
         lines += ["", f"{utilisation}."]
     for number, finding in enumerate(diagnosis.findings, 1):
-        lines += ["", *_finding(number, finding)]
+        lines += ["", *_finding(number, finding, diagnosis)]
     lines += _ranks(diagnosis)
     for text in (beside.combined_text(diagnosis), beside.outlier_text(diagnosis)):
         lines += ["", escape(text)] if text else []
@@ -72,6 +72,7 @@ def _ranks(diagnosis: Diagnosis) -> list[str]:
         "| rank | device | " + " | ".join(headings) + " |",
         "|---|---|" + "---:|" * len(headings),
         *(f"| {rank} | {gpu} | {' | '.join(row)} |" for (rank, gpu), row in cells.items()),
+        *(["", note] if (note := beside.rank_note(diagnosis)) else []),
     ]
 
 
@@ -93,15 +94,18 @@ def _levers(diagnosis: Diagnosis) -> list[str]:
         found.append("")
     for line in lines:
         text = escape(line.text.removeprefix("→ "))
-        found.append(f"**{text}**" if line.kind in ("title", "lever") else f"- {text}")
-        if line.kind in ("title", "lever"):
-            found.append("")
+        if line.indent:
+            found.append(f"- {text}")
+            continue
+        if found and found[-1]:
+            found.append("")  # else it would go on with the list before it
+        found += [f"**{text}**" if line.kind in ("title", "lever") else text, ""]
     for lever in diagnosis.levers if not diagnosis.findings else []:
         found += ["", *_evidence(lever, f"evidence of {lever.cause}")]
     return found
 
 
-def _finding(number: int, finding: Finding) -> list[str]:
+def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> list[str]:
     lines = [
         f"**{number}. `{finding.cause}`** ({finding.severity}): {escape(finding.message)}. "
         f"Fixed: {milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
@@ -111,6 +115,8 @@ def _finding(number: int, finding: Finding) -> list[str]:
         "",
         *(f"- {escape(advice)}" for advice in finding.recommendations),
     ]
+    if where := beside.where_text(finding, diagnosis):
+        lines.append(f"- where: {escape(where)}")
     for kernel in finding.inside:
         grid = "" if kernel.same_grid else " (another grid)"
         lines.append(f"- inside {escape(clean(kernel.kernel, 60))}{grid}: {escape(kernel.message)}")

@@ -13,7 +13,7 @@ from stepscope.diagnosis.cause import causes
 from stepscope.render import beside, budget
 from stepscope.render.levers import lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
+from stepscope.render.text import MAX_SENTENCE, clean, milliseconds, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import DeviceAccounting, Diagnosis, Finding
@@ -66,7 +66,7 @@ def print_diagnosis(diagnosis: Diagnosis, console: Console, *, evidence: bool = 
         console.print()
     for item in levers:
         _print(console, Text(item.text, style=_LEVER_STYLES[item.kind]), item.indent)
-    notes = [clean(warning, 400) for warning in diagnosis.warnings]
+    notes = [clean(warning, MAX_SENTENCE) for warning in diagnosis.warnings]
     notes += problem_notes(diagnosis.problems)
     if notes:
         console.print()
@@ -144,6 +144,8 @@ def _rank_bars(diagnosis: Diagnosis, styles: dict[str, str], width: int) -> list
         bars.append(line.append(times.get((one.rank, one.device), ""), style="default"))
     if len(gpus) > _MOST_BARS:
         bars.append(Text(f"... and {len(gpus) - _MOST_BARS} more", style="dim"))
+    if times and (note := beside.rank_note(diagnosis)):
+        bars.append(Text(note, style="dim"))
     return bars
 
 
@@ -213,16 +215,7 @@ def _finding(
         )
         if note := beside.reliability_text(finding):
             lines.append((3, Text(note, style="yellow")))
-    place = finding.where
-    places = [
-        ("range", place.range),
-        ("operator", place.operator),
-        ("source", place.source),
-        ("function", place.function),
-    ]
-    where = " · ".join(f"{kind} {clean(name)}" for kind, name in places if name)
-    if diagnosis.trace.ranks > 1:
-        where = " · ".join(filter(None, [budget.ranks_text(finding.ranks), where]))
+    where = beside.where_text(finding, diagnosis)
     if where:
         lines.append((3, Text(f"where: {where}", style="dim")))
     if ending := beside.ending_text(finding):
@@ -236,10 +229,6 @@ def _finding(
         lines += [(5, Text(f"→ {advice}")) for advice in kernel.recommendations]
     if finding.next_capture:
         lines.append((3, Text(f"next capture: {finding.next_capture}")))
-    if evidence:
-        figures = " · ".join(
-            f"{e.figure} {figure(e.value, e.unit)} ({plural(e.rows, 'row')})"
-            for e in finding.evidence
-        )
-        lines.append((3, Text(f"evidence: {figures}", style="dim")))
+    if evidence and (figures := beside.evidence_text(finding)):
+        lines.append((3, Text(figures, style="dim")))
     return lines

@@ -358,9 +358,10 @@ class ReplayedJob:
     def message(self) -> str:
         """Which steps were replayed and how well that gives the measured step."""
         run = self.runs[0]
-        which = f"steps {run.first} to {run.last}" if run.steps > 1 else f"step {run.first}"
+        one = run.steps == 1
+        which = f"step {run.first} was" if one else f"steps {run.first} to {run.last} were"
         stated = (
-            f"{which} were replayed; without changes the replay is "
+            f"{which} replayed; without changes the replay is "
             f"{signed_percent(self.replay_error)} off the measured step"
         )
         used = self.run_ahead_used_ns()

@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.repaired import RUN_TO_RUN
 from stepscope.intervals.distinct import among
 from stepscope.simulation.engine import compiled
 from stepscope.simulation.ranks import RankCollectives
@@ -119,10 +120,8 @@ def common_runs(
     shifts = _step_shifts(devices, matched)
     firsts, lasts = [], []
     for e, shift in zip(devices, shifts, strict=True):
-        # the step that nothing ends is left out where others are left
-        cut = e.steps.open_end and e.last == len(e.steps) - 1 and e.n_steady > 2
         firsts.append(e.first - shift)
-        lasts.append(e.last - int(cut) - shift)
+        lasts.append(e.last - int(_leaves_last_out(e)) - shift)
     first, last = max(firsts), min(lasts)
     meets = any(one is not None for one in matched)
     if meets and first == 0 and last - first >= FEWEST_STEPS:
@@ -131,6 +130,18 @@ def common_runs(
         return [run_of(e, e.first, e.last) for e in devices]
     first, last = _bounded(devices, shifts, first, last)
     return [run_of(e, first + s, last + s) for e, s in zip(devices, shifts, strict=True)]
+
+
+def _leaves_last_out(e: Explanation) -> bool:
+    """Whether the steps are replayed without the last one, as nothing marks its end.
+
+    Not where the others do not stand for it: a program that waits once, in the last step, would be
+    replayed without its wait.
+    """
+    if not e.steps.open_end or e.last != len(e.steps) - 1 or e.n_steady <= 2:
+        return False
+    others = int(e.bounds_ns[e.last] - e.bounds_ns[e.first]) / (e.n_steady - 1)
+    return abs(others - e.step_ns) <= RUN_TO_RUN * e.step_ns
 
 
 def _bounded(

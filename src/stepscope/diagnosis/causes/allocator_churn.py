@@ -40,8 +40,8 @@ def detect(case: Case) -> Detection | None:
     framework = is_torch(case) or is_jax(e.gpu)
     if emptied or not framework:
         message += (
-            "; {releases} releases and {allocations} allocations take {in_calls_ns} of the host's "
-            "time"
+            "; {releases} releases and {allocations} allocations in all these steps take "
+            "{in_calls_ns} of the host's time"
         )
     one_by_one = framework and emptied and _released_one_by_one(case)
     if one_by_one:

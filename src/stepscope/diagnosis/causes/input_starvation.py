@@ -28,6 +28,12 @@ _MADE_ON_THREAD: Final = (
     "that the step uses, vectorise loops, or let another process or thread make the next one "
     "meanwhile"
 )
+_AWAY_FROM_THREAD: Final = (
+    "move decoding and augmentation off the training thread, or prepare the data offline"
+)
+_AWAY_FROM_WORKERS: Final = (
+    "give the workers less to do: decode and augment on the GPU, or prepare the data offline"
+)
 _SELDOM: Final = 0.34
 """Share of the steps up to which waits are the exception: prefetched batches cover the others."""
 _LATE_STEPS: Final = (
@@ -93,7 +99,8 @@ def detect(case: Case) -> Detection | None:
     more, pace_text = _pace(loader, case.explanation.n_steady)
     figures += more
     message += pace_text
-    if loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time:
+    limited_by_pinning = bool(loader.pinning_ns and loader.pinning_ns[0] > case.step_ns - time)
+    if limited_by_pinning:
         message += (
             "; the one thread that copies {pinned_bytes_per_step} per step into pinned memory then "
             "limits it, with some {pinning_ns_per_step}"
@@ -128,12 +135,17 @@ def detect(case: Case) -> Detection | None:
     recommendations = [
         "raise DataLoader(num_workers=...) until the wait disappears, with "
         "persistent_workers=True and prefetch_factor=4",
-        "move decoding and augmentation off the training thread, or prepare the data offline",
+        _AWAY_FROM_WORKERS if loader.who == "workers" else _AWAY_FROM_THREAD,
         "keep pin_memory=True and copy with non_blocking=True, so that the copy overlaps too",
     ]
+    if limited_by_pinning:
+        recommendations.append(
+            "send fewer bytes: images as uint8, which are made float and normalised on the GPU"
+        )
     if loader.who == "main":
-        recommendations.insert(
-            0, "the batch is prepared on the training thread itself: set num_workers"
+        recommendations[0] = (
+            "the batch is prepared on the training thread itself: set DataLoader(num_workers=...), "
+            "with persistent_workers=True and prefetch_factor=4"
         )
     elif weak and loader.who == "unknown":
         recommendations[0] = (
@@ -142,11 +154,10 @@ def detect(case: Case) -> Detection | None:
         )
         recommendations.insert(0, _MADE_ON_THREAD)
     if loader.lacks_cpus:
-        recommendations.insert(
-            0,
+        recommendations[0] = (
             "make a batch cheaper for the CPUs, which are all in use: one thread a worker "
             "(OMP_NUM_THREADS=1, OPENBLAS_NUM_THREADS=1, cv2.setNumThreads(0)), data that is "
-            "decoded beforehand, decoding and augmentation on the GPU, or more CPUs",
+            "decoded beforehand, decoding and augmentation on the GPU, or more CPUs"
         )
     return Detection(
         time_ns=time,

@@ -161,6 +161,17 @@ def _symptoms(c: Collectives, late: Lateness) -> frozenset[tuple[str, int]]:
     )
 
 
+_SLOWER_HOST: Final = (
+    "the other ranks launch as much in time, so look at the late rank's host first: other "
+    "processes on its cores (top, pidstat), more threads than cores, what only this rank does "
+    "(logging, metrics)"
+)
+_NEAR_ITS_GPU: Final = (
+    "bind every rank to the CPU cores and memory next to its GPU (numactl, or the launcher's "
+    "binding), and let nothing else run there"
+)
+
+
 def _advice(late: Lateness, own: Detection | None) -> list[str]:
     if own is not None:
         first = (
@@ -168,6 +179,9 @@ def _advice(late: Lateness, own: Detection | None) -> list[str]:
             if late.in_turn
             else "repair the late rank only, the others are in time:"
         )
+        if late.idle_cause == "launch_bound" and not late.in_turn:
+            # the same program launches in time on the others: this host is the slower one
+            return [_SLOWER_HOST, _NEAR_ITS_GPU, *own.recommendations[:2]]
         return [first, *own.recommendations]
     if late.mechanism == "rate":
         return [
@@ -178,8 +192,7 @@ def _advice(late: Lateness, own: Detection | None) -> list[str]:
         ]
     return [
         "compare the late rank with another one in the timeline, between two collectives",
-        "bind every rank to the CPU cores and memory next to its GPU (numactl, or the launcher's "
-        "binding), and let nothing else run there",
+        _NEAR_ITS_GPU,
     ]
 
 

@@ -69,9 +69,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         repair=changed(rows, old, np.rint(new), least, (total + least) / 2),
         message=(
             "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel "
-            f"time){alike} take {{kernels_ns_per_step}} however many samples a step has; "
-            "with twice the batch that is some {changed_ns_per_step} for the same samples, and the "
-            f"host launches half as often for them{unseen}"
+            f"time){alike} take less than twice as long for twice the batch: for as many samples, "
+            "{kernels_ns_per_step} become some {changed_ns_per_step}, and half as many kernels are "
+            f"launched and begun{unseen}"
         ),
         recommendations=list(_SERVE if does == "inference" else advice),
         figures=[
@@ -97,7 +97,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
 
 LEVER = Lever(
     id=_ID,
-    title="Larger batch, for as many samples",
+    title="Twice the batch, for as many samples",
     definition=(
         "A kernel that has fewer blocks than the GPU has SMs leaves the others idle, and takes as "
         "long for twice the work. The optimizer takes as long for any batch, and the host launches "
@@ -106,7 +106,8 @@ LEVER = Lever(
     differential=(
         "the prediction is about the time for the same number of samples, not about the step, "
         "which becomes longer. small_kernels and launch_bound are about the time between kernels, "
-        "which a larger batch shares out among more samples; a CUDA graph removes it."
+        "which a larger batch shares out among more samples; a CUDA graph removes it. Other levers "
+        "may change the same kernels."
     ),
     prediction=(
         "the replay with twice the batch, for as many samples as today: what has blocks for half "

@@ -74,8 +74,12 @@ class Batch(Edit):
 
     def apply(self, facts: Sequence[Facts], subjects: list[Subject], bound: Bound) -> list[Subject]:
         """The programs with another batch."""
+        grows = ["input_starvation"]
+        if bound == "high" and self.factor > 1:
+            # nothing tells whether what the host computes is for the step or for each sample
+            grows += ["host_compute", "cpu_offload"]
         return [
-            _with_input(rescaled(s, f, lengths(f, self.factor, bound)), self.factor)
+            _with_work(rescaled(s, f, lengths(f, self.factor, bound)), grows, self.factor)
             for s, f in zip(subjects, facts, strict=True)
         ]
 
@@ -84,7 +88,8 @@ class Batch(Edit):
         found = [
             "kernels that fill the device take time in proportion to the batch, smaller ones as "
             "far as SMs are free; the optimizer, gradients, casts of weights and the host's work "
-            "for each launch stay as they are; getting input takes time in proportion",
+            "for each launch stay as they are; getting input takes time in proportion; what the "
+            "host computes beside stays, and at the range's upper end grows in proportion, too",
         ]
         if not facts[0].parameters.shapes:
             found.append(
@@ -192,11 +197,11 @@ def _of_activations(facts: Facts) -> BoolArray:
     return found
 
 
-def _with_input(subject: Subject, factor: float) -> Subject:
-    """Getting input takes time in proportion to the samples."""
+def _with_work(subject: Subject, causes: Sequence[str], factor: float) -> Subject:
+    """The host's work of some causes takes time in proportion to the samples."""
     work = subject.program.work_ns.copy()
-    column = C["input_starvation"]
-    work[:, column] = np.rint(work[:, column] * factor)
+    columns = [C[cause] for cause in causes]
+    work[:, columns] = np.rint(work[:, columns] * factor)
     return subject.becomes(work_ns=work)
 
 
@@ -227,7 +232,8 @@ SETTING = Setting(
         "host's cost of launching stay; copies, all-to-alls, sends and getting input grow. Where "
         "the capture holds allocations, the need of memory is predicted, too"
     ),
-    assumes="the same kernels are chosen for the new shapes; the host does nothing for each sample",
+    assumes="the same kernels are chosen for the new shapes; the host computes nothing for each "
+    "sample, but for the range's upper end",
     checked="factors from 0.5 to 4: kernels within 4 % for a transformer, 15 % for convolutions; "
     "beyond 0.25 to 4 it is extrapolated",
     refuses="never; up to 64 times either way",

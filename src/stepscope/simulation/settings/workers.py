@@ -130,7 +130,8 @@ class Workers(Edit):
         known = "there are some" if shown else "nothing in it tells of a loader"
         raise UsageError(
             f"workers={self.then}: the capture does not say how many workers the loader has now "
-            f"({known}); state both, as in --set workers=4:{self.then} (0 for none)"
+            f"({known}); state both numbers, as in --set workers=0:{self.then} where the training "
+            "thread makes the batches now"
         )
 
     def assumptions(self, facts: Sequence[Facts]) -> list[str]:
