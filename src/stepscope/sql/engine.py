@@ -201,7 +201,7 @@ class Engine:
         return None if many else 1
 
     def _show(self, name: str, connection: duckdb.DuckDBPyConnection) -> None:
-        """Make one table known to a connection; to its own only, where others share its database."""
+        """Make one table known to a connection, and to it alone where others share its database."""
         kind = "TABLE" if connection is self._connection else "TEMP TABLE"
         if name in self._derived:
             if name not in self._tables:
