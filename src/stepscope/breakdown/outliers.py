@@ -208,7 +208,8 @@ def _busy(
         start, end = ops["start_ns"][rows], ops["end_ns"][rows]
         reach = np.maximum.accumulate(end)
         # of operations that overlap, the one that began first is charged until it ends
-        start = np.maximum(start, np.concatenate((start[:1], reach[:-1])))
+        before = np.concatenate((start[:1], reach[:-1]))
+        start = np.maximum(start, before)
         once = start < end
         columns = {
             "start_ns": np.concatenate((start[once], ops["start_ns"][rows])),
