@@ -208,8 +208,7 @@ def _busy(
         start, end = ops["start_ns"][rows], ops["end_ns"][rows]
         reach = np.maximum.accumulate(end)
         # of operations that overlap, the one that began first is charged until it ends
-        before = np.concatenate((start[:1], reach[:-1]))
-        start = np.maximum(start, before)
+        start = np.maximum(start, np.concatenate((start[:1], reach[:-1])))
         once = start < end
         columns = {
             "start_ns": np.concatenate((start[once], ops["start_ns"][rows])),

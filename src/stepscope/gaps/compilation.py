@@ -237,8 +237,7 @@ def _before_loading(gpu: GpuTimeline, quiet: Intervals) -> Intervals:
     loading = api.matches("name", words.MODULE_CALL)
     real = ~api.matches("name", words.QUERY_CALL) & among(api["thread_id"], gpu.host.launch_threads)
     rows = np.append(np.flatnonzero(real), len(api))
-    at = np.searchsorted(api["start_ns"][rows[:-1]], quiet[1])
-    following = rows[at]
+    following = rows[np.searchsorted(api["start_ns"][rows[:-1]], quiet[1])]
     hits = np.append(loading, False)[following]
     return quiet[0][hits], quiet[1][hits]
 

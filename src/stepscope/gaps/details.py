@@ -98,8 +98,7 @@ def gap_numbers(start_ns: IntArray, end_ns: IntArray, op: IntArray) -> IntArray:
         op: what ended the gap of each.
     """
     new = np.ones(len(start_ns), bool)
-    apart, other_op = start_ns[1:] != end_ns[:-1], op[1:] != op[:-1]
-    new[1:] = apart | other_op
+    new[1:] = (start_ns[1:] != end_ns[:-1]) | (op[1:] != op[:-1])
     return np.cumsum(new) - 1
 
 

@@ -369,8 +369,7 @@ def beyond_peers(values: AnyArray, role: IntArray) -> AnyArray:
     found = np.zeros_like(values)
     for number in range(int(role.max()) + 1):
         own = role == number
-        alike = values[:, own]
-        found[:, own] = alike - np.median(alike, axis=1, keepdims=True)
+        found[:, own] = values[:, own] - np.median(values[:, own], axis=1, keepdims=True)
     return found
 
 

@@ -39,8 +39,7 @@ def late_steps(
     for k in range(int(role.max(initial=-1)) + 1):
         own = np.flatnonzero(role == k)
         if len(own) >= ENOUGH:
-            alike = need[:, own]
-            apart[:, own] = alike - np.median(alike, axis=1, keepdims=True)
+            apart[:, own] = need[:, own] - np.median(need[:, own], axis=1, keepdims=True)
     apart[:, list(known)] = 0.0
     most, last = apart.max(axis=1), apart.argmax(axis=1)
     late = np.flatnonzero(most > max(notable_ns, _BEYOND * float(np.median(most))))

@@ -368,8 +368,7 @@ class Kernels:
         light |= self.gpu.ops.equals("copy_kind", "DtoD")
         light, thread = light[order], self.attribution.thread[order]
         goes_on = np.zeros(len(order) + 1, bool)
-        same_thread = thread[1:] == thread[:-1]
-        goes_on[1:-1] = light[1:] & light[:-1] & same_thread
+        goes_on[1:-1] = light[1:] & light[:-1] & (thread[1:] == thread[:-1])
         begin = np.flatnonzero(light & ~goes_on[:-1])
         end = np.flatnonzero(light & ~goes_on[1:]) + 1
         met = np.concatenate(([0], np.cumsum(known[order])))

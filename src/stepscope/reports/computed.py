@@ -185,8 +185,7 @@ def _enqueued(ask: Ask, streams: str) -> Columns:
     work = {name: column[order] for name, column in found.items()}
     stream, _ = group(work["process_id"], work["place"], work["stream"])
     order = np.lexsort((work["start_ns"], stream))
-    ordered = stream[order]
-    same = ordered[1:] == ordered[:-1]
+    same = stream[order[1:]] == stream[order[:-1]]
     later, earlier = order[1:][same], order[:-1][same]
     before_end, before_call = np.full((2, len(order)), np.iinfo(np.int64).min)
     before_end[later], before_call[later] = work["end_ns"][earlier], work["call_ns"][earlier]

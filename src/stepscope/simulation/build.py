@@ -157,8 +157,9 @@ def _before(lay: Layout, times: IntArray) -> IntArray:
         if len(own):
             # the run before had as many: its last one is the one before the run's first
             count = min(len(own), int(own[0]))
-            last = lay.order.ops[positions[own[0] - count : own[0]]]
-            found[items[own[len(own) - count :]]] = times[last] - lay.at_ns[0]
+            found[items[own[len(own) - count :]]] = (
+                times[lay.order.ops[positions[own[0] - count : own[0]]]] - lay.at_ns[0]
+            )
     return found
 
 

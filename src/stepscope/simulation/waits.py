@@ -512,8 +512,7 @@ def _of_times(
     unseen = not known.any()
     ready = before if unseen else np.maximum(order.begin_ns, before)
     for target, sources in waiting.items():
-        ended = [int(end[source]) for source in sources]
-        ready[target] = max(int(ready[target]), *ended)
+        ready[target] = max(ready[target], *(int(end[source]) for source in sources))
     late = np.flatnonzero((known | (unseen & (previous >= 0))) & (start - ready > DEPENDENCY_NS))
     open_ns = (1.0 if unseen else LEFT_OPEN) * (start - ready)
     within = np.maximum(DEPENDENCY_NS, open_ns.astype(np.int64))

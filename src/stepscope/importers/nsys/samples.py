@@ -178,8 +178,7 @@ def waits(points: Points) -> tuple[IntArray, IntArray, IntArray]:
         Index of each interval's "out", its end, and the number of its state in ``_STATES``.
     """
     follows = np.zeros(len(points.time), dtype=bool)
-    same_thread = points.thread[1:] == points.thread[:-1]
-    follows[:-1] = ~points.into[:-1] & points.into[1:] & same_thread
+    follows[:-1] = ~points.into[:-1] & points.into[1:] & (points.thread[1:] == points.thread[:-1])
     known = np.array([_WAITING.get(number, -1) for number in range(_CODES)], np.int64)
     inside = (points.state >= 0) & (points.state < _CODES)
     state = np.where(inside, known[np.where(inside, points.state, 0)], -1)

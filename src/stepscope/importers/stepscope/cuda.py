@@ -25,7 +25,6 @@ from stepscope.importers.common.cuda import (
 from stepscope.importers.common.sink import Sink
 from stepscope.importers.common.texts import constant, dictionary, labels
 from stepscope.importers.stepscope import layout
-from stepscope.importers.stepscope.layout import Rows
 from stepscope.importers.stepscope.raw import Raw, ids, texts
 from stepscope.intervals.distinct import among, distinct_rows, distinct_values, with_inverse
 from stepscope.trace.frame import AnyArray, BoolArray, distinct
@@ -128,7 +127,7 @@ def read_gpu(sink: Sink, raw: Raw, process: int, known: Called | None) -> None:
             _put_graphs(sink, process, _timed(sink, recorded))
 
 
-def _put_kernels(sink: Sink, raw: Raw, process: int, kernels: Rows) -> None:
+def _put_kernels(sink: Sink, raw: Raw, process: int, kernels: AnyArray) -> None:
     shorts = {
         number: short_kernel_name(raw.texts[number])
         for number in distinct_values(kernels["name"]).tolist()
@@ -156,7 +155,7 @@ def _put_kernels(sink: Sink, raw: Raw, process: int, kernels: Rows) -> None:
     )
 
 
-def _put_copies(sink: Sink, process: int, copies: Rows) -> None:
+def _put_copies(sink: Sink, process: int, copies: AnyArray) -> None:
     kinds = {number: copy_name(kind) for number, kind in _COPIES.items()}
     sink.put(
         TABLE,
@@ -175,7 +174,7 @@ def _put_copies(sink: Sink, process: int, copies: Rows) -> None:
     )
 
 
-def _put_memsets(sink: Sink, process: int, memsets: Rows) -> None:
+def _put_memsets(sink: Sink, process: int, memsets: AnyArray) -> None:
     sink.put(
         TABLE,
         _common(sink, memsets, process, "memset")
@@ -189,7 +188,7 @@ def _put_memsets(sink: Sink, process: int, memsets: Rows) -> None:
     )
 
 
-def _put_graphs(sink: Sink, process: int, graphs: Rows) -> None:
+def _put_graphs(sink: Sink, process: int, graphs: AnyArray) -> None:
     numbers, inverse = with_inverse(graphs["graph"])
     sink.put(
         TABLE,
@@ -202,14 +201,14 @@ def _put_graphs(sink: Sink, process: int, graphs: Rows) -> None:
     sink.writer.problems.count("graph_mode", len(graphs), scope=TABLE)
 
 
-def _timed(sink: Sink, rows: Rows) -> AnyArray:
+def _timed(sink: Sink, rows: AnyArray) -> AnyArray:
     """Rows that have a time: CUPTI gives none to work that was not finished."""
     lacking = (rows["start"] == 0) | (rows["end"] == 0)
     sink.writer.problems.count("no_time", int(lacking.sum()), scope=TABLE)
     return rows[~lacking] if lacking.any() else rows
 
 
-def _on_device(copies: Rows, side: str) -> Any:
+def _on_device(copies: AnyArray, side: str) -> Any:
     """The device of a copy's side; null for the host's."""
     import pyarrow as pa
 
@@ -217,7 +216,7 @@ def _on_device(copies: Rows, side: str) -> Any:
     return pa.array(copies[f"{side}_device"].astype(np.int32), mask=host)
 
 
-def _common(sink: Sink, rows: Rows, process: int, kind: str) -> dict[str, Any]:
+def _common(sink: Sink, rows: AnyArray, process: int, kind: str) -> dict[str, Any]:
     keys = [rows[name] for name in ("context", "device", "stream")]
     first, _ = distinct_rows(keys)
     for context, device, stream in zip(*(key[first].tolist() for key in keys), strict=True):
@@ -242,7 +241,7 @@ def read_syncs(sink: Sink, raw: Raw, process: int) -> None:
         _put_events(sink, process, records)
 
 
-def _put_syncs(sink: Sink, process: int, rows: Rows) -> None:
+def _put_syncs(sink: Sink, process: int, rows: AnyArray) -> None:
     sink.put(
         "sync",
         {
@@ -260,7 +259,7 @@ def _put_syncs(sink: Sink, process: int, rows: Rows) -> None:
     )
 
 
-def _put_events(sink: Sink, process: int, records: Rows) -> None:
+def _put_events(sink: Sink, process: int, records: AnyArray) -> None:
     times = records["device_time"].astype(np.int64)
     sink.put(
         "event_record",
@@ -298,7 +297,7 @@ def read_memory(sink: Sink, raw: Raw, process: int) -> None:
         _put_memory(sink, process, rows)
 
 
-def _put_memory(sink: Sink, process: int, rows: Rows) -> None:
+def _put_memory(sink: Sink, process: int, rows: AnyArray) -> None:
     rows = rows[among(rows["operation"], (1, 2))]
     release = rows["operation"] == 2
     size = rows["bytes"].astype(np.int64)
@@ -323,9 +322,8 @@ def read_overhead(sink: Sink, raw: Raw, process: int) -> None:
         _put_overhead(sink, process, rows)
 
 
-def _put_overhead(sink: Sink, process: int, rows: Rows) -> None:
-    began, ended = rows["start"] != 0, rows["end"] != 0
-    rows = rows[began & ended]
+def _put_overhead(sink: Sink, process: int, rows: AnyArray) -> None:
+    rows = rows[(rows["start"] != 0) & (rows["end"] != 0)]
     sink.put(
         "overhead",
         {
@@ -381,7 +379,9 @@ def read_calls(sink: Sink, raw: Raw, process: int) -> None:
         _put_calls(sink, raw, process, rows, named)
 
 
-def _put_calls(sink: Sink, raw: Raw, process: int, rows: Rows, named: Mapping[int, int]) -> None:
+def _put_calls(
+    sink: Sink, raw: Raw, process: int, rows: AnyArray, named: Mapping[int, int]
+) -> None:
     numbers, inverse = with_inverse(rows["call"])
     names = []
     for number in numbers.tolist():

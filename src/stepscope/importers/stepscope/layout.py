@@ -26,13 +26,7 @@ opened before recording began), ``end`` (how the process ended, counts of what w
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-import numpy.typing as npt
-
-Rows: TypeAlias = npt.NDArray[np.void]
-"""Rows of one kind."""
 
 BLOCK_MAGIC = 0x32425353
 BLOCK_MAGIC_1 = 0x31425353

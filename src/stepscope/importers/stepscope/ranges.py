@@ -16,10 +16,9 @@ from stepscope.importers.common.sink import Sink
 from stepscope.importers.common.texts import constant, dictionary
 from stepscope.importers.stepscope import layout
 from stepscope.importers.stepscope.about import Intervals
-from stepscope.importers.stepscope.layout import Rows
 from stepscope.importers.stepscope.raw import PART_ROWS, Chunk, Raw, texts
 from stepscope.intervals.distinct import among, distinct_values, with_first
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,7 +42,7 @@ class _Entry:
     count: int
 
 
-def payload_texts(raw: Raw, rows: Rows) -> dict[int, str]:
+def payload_texts(raw: Raw, rows: AnyArray) -> dict[int, str]:
     """JSON text of each row's structured payload, by the number of the row.
 
     A payload whose schema was not registered, or is of an unknown kind, shows as hexadecimal.
@@ -131,7 +130,7 @@ class _Open:
         payloads: payload of the opened ranges, by row.
     """
 
-    rows: Rows = field(default_factory=lambda: np.empty(0, layout.ROWS[layout.NVTX]))
+    rows: AnyArray = field(default_factory=lambda: np.empty(0, layout.ROWS[layout.NVTX]))
     thread: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     payloads: dict[int, str] = field(default_factory=dict)
 
@@ -193,7 +192,7 @@ def _read_part(
     sink: Sink,
     raw: Raw,
     process: int,
-    events: tuple[Rows, IntArray],
+    events: tuple[AnyArray, IntArray],
     before: _Open,
     recorded_until: IntArray | None,
     within: Intervals | None,
@@ -258,7 +257,7 @@ def _cut_off(begin: IntArray, ends: IntArray) -> IntArray:
     return np.where(place < len(ends), np.append(ends, 0)[place], begin)
 
 
-def _tails(rows: Rows, thread: IntArray) -> IntArray:
+def _tails(rows: AnyArray, thread: IntArray) -> IntArray:
     """Rows of each thread from its last event on: what follows may be that event's payload."""
     events = np.flatnonzero(rows["op"] != layout.BYTES)
     threads, back = with_first(thread[events][::-1])
@@ -268,7 +267,7 @@ def _tails(rows: Rows, thread: IntArray) -> IntArray:
     return np.flatnonzero(known & (np.arange(len(rows)) >= np.where(known, since[place], 0)))
 
 
-def _lone_ends(rows: Rows, ends: IntArray) -> IntArray:
+def _lone_ends(rows: AnyArray, ends: IntArray) -> IntArray:
     """Ends of ranges whose start has not come: another thread's events may be later in the file."""
     found = np.flatnonzero(rows["op"] == layout.FINISH)
     return found[~among(found, ends[ends >= 0])]
@@ -277,7 +276,7 @@ def _lone_ends(rows: Rows, ends: IntArray) -> IntArray:
 def _read_waits(
     sink: Sink,
     raw: Raw,
-    rows: Rows,
+    rows: AnyArray,
     thread: IntArray,
     process: int,
     pairs: tuple[IntArray, IntArray],
@@ -317,7 +316,7 @@ def _read_waits(
 def _put(
     sink: Sink,
     raw: Raw,
-    rows: Rows,
+    rows: AnyArray,
     thread: IntArray,
     process: int,
     ranges: tuple[IntArray, IntArray, IntArray, BoolArray, IntArray, IntArray],
@@ -352,7 +351,7 @@ def _put(
     )
 
 
-def _pushpop(rows: Rows, thread: IntArray) -> tuple[IntArray, IntArray]:
+def _pushpop(rows: AnyArray, thread: IntArray) -> tuple[IntArray, IntArray]:
     """Rows of every push and of its pop (-1 where it was not popped).
 
     Pushes and pops nest within one thread and domain. A pop without a push belongs to a range
@@ -385,7 +384,7 @@ def _pushpop(rows: Rows, thread: IntArray) -> tuple[IntArray, IntArray]:
     return np.concatenate(opens), np.concatenate(closes)
 
 
-def _startend(rows: Rows) -> tuple[IntArray, IntArray]:
+def _startend(rows: AnyArray) -> tuple[IntArray, IntArray]:
     """Rows of every start and of its end, by the range's id."""
     starts = np.flatnonzero(rows["op"] == layout.BEGIN)
     ends = np.flatnonzero(rows["op"] == layout.FINISH)
@@ -397,7 +396,7 @@ def _startend(rows: Rows) -> tuple[IntArray, IntArray]:
     return starts, np.where(known[place] == rows["id"][starts], ends[place], -1)
 
 
-def _payload_column(rows: Rows, first: IntArray, payloads: dict[int, str]) -> pa.Array:
+def _payload_column(rows: AnyArray, first: IntArray, payloads: dict[int, str]) -> pa.Array:
     """The payload of each range as text: a number, or JSON of a structure."""
     import pyarrow as pa
 

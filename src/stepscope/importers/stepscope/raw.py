@@ -20,7 +20,6 @@ import numpy as np
 
 from stepscope.importers.common.texts import dictionary
 from stepscope.importers.stepscope import layout
-from stepscope.importers.stepscope.layout import Rows
 from stepscope.intervals.distinct import with_inverse
 from stepscope.trace.checksums import StoredFile, damages, is_sealed, sealed, stored_file
 from stepscope.trace.errors import InputError
@@ -160,7 +159,7 @@ class Chunk:
         """Number of NVTX rows."""
         return self.length // layout.ROWS[layout.NVTX].itemsize
 
-    def load(self) -> Rows:
+    def load(self) -> AnyArray:
         """The NVTX rows."""
         if isinstance(self.held, bytes):
             whole = self.rows * layout.ROWS[layout.NVTX].itemsize
@@ -188,7 +187,7 @@ class Raw:
     texts: dict[int, str] = field(default_factory=dict)
     blocks: dict[int, list[Block]] = field(default_factory=lambda: defaultdict(list))
     nvtx: list[Chunk] = field(default_factory=list)
-    schemas: list[Rows] = field(default_factory=list)
+    schemas: list[AnyArray] = field(default_factory=list)
     last_ns: int = 0
     whole_since_ns: int = 0
 
@@ -196,14 +195,14 @@ class Raw:
         """Number of rows of a kind."""
         return sum(block.rows for block in self.blocks.get(kind, ()))
 
-    def of(self, kind: int) -> Rows:
+    def of(self, kind: int) -> AnyArray:
         """All rows of a kind at once; none where the file holds none."""
         found = [_load(kind, block) for block in self.blocks.get(kind, ())]
         return np.concatenate(found) if found else np.empty(0, layout.ROWS[kind])
 
-    def parts(self, kind: int) -> Iterator[Rows]:
+    def parts(self, kind: int) -> Iterator[AnyArray]:
         """The rows of a kind, some at a time: memory stays bounded however long the capture."""
-        found: list[Rows] = []
+        found: list[AnyArray] = []
         rows = 0
         for block in self.blocks.get(kind, ()):
             found.append(_load(kind, block))
@@ -272,7 +271,7 @@ def read_raw(files: Files, name: str, problems: ProblemLog) -> Raw:
     return raw
 
 
-def _keep_schemas(raw: Raw, rows: Rows) -> None:
+def _keep_schemas(raw: Raw, rows: AnyArray) -> None:
     found = rows[rows["op"] == layout.SCHEMA]
     if len(found):
         raw.schemas.append(found)
@@ -365,7 +364,7 @@ def _block(path: Path, kind: int, header: Any, at: int) -> Block:
     return Block(path, at, width, rows)
 
 
-def _load(kind: int, block: Block) -> Rows:
+def _load(kind: int, block: Block) -> AnyArray:
     wanted = layout.ROWS[kind]
     with block.path.open("rb") as stream:
         stream.seek(block.at)
