@@ -730,12 +730,13 @@ class Job:
     def _diagnosis(self) -> Diagnosis:
         """The diagnosis, by a fresh look."""
         from stepscope.diagnosis.engine import diagnose
+        from stepscope.diagnosis.evidence import Compute
         from stepscope.diagnosis.result import StepOptions
 
         return diagnose(
             self.explained.cases,
             self.explained.ranked,
-            cache(self.tables.own_figures),  # most findings hold the figures of the step, too
+            Compute(self.tables.own_figures),
             paths=self.paths,
             source="+".join(sorted({trace.meta.source for trace in self.traces})),
             assumptions=self.warnings,

@@ -8,6 +8,7 @@ number of ranks, so that it can be compared with the hardware's whatever that nu
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -69,6 +70,7 @@ DTYPE_BYTES: Final = {
 }  # fmt: skip
 
 
+@lru_cache(maxsize=1 << 12)
 def kind_of(name: str) -> int:
     """Code of the kind that a kernel, NCCL call or framework name states; ``UNKNOWN`` if none.
 

@@ -13,6 +13,7 @@ from stepscope.diagnosis.evidence import (
     UTILISATION,
     Compute,
     accounting_figures,
+    all_evaluated,
     coverage_figures,
     evaluated,
     idle_time_sql,
@@ -130,7 +131,7 @@ def diagnose(
     ]
     warned = [one for one in possible if one is not None]
     asked += [figure for one in warned for figure in one.figures]
-    about = {f.name: evaluated(f, reference, compute) for f in asked}
+    about = {e.figure: e for e in all_evaluated(asked, reference, compute)}
     enough = not findings or findings[0].cause != INSUFFICIENT
     accounting, sums = [], []
     for case in cases:
@@ -187,14 +188,11 @@ def diagnose(
 def _combined(together: Both, compute: Compute) -> tuple[Combined, list[Evidence]]:
     """The first two findings repaired together, and the evidence."""
     columns = _PREDICTED
-    evidence = [
-        evaluated(
-            Figure(f"combined.{name}", "ns", predicted_sql(column, together.id)),
-            together.items[0].case,
-            compute,
-        )
+    figures = [
+        Figure(f"combined.{name}", "ns", predicted_sql(column, together.id))
         for name, column in columns.items()
     ]
+    evidence = all_evaluated(figures, together.items[0].case, compute)
     values = dict(zip(columns, (int(one.value) for one in evidence), strict=True))
     causes = [item.cause.id for item in together.items]
     return Combined(causes=causes, replayed=together.replayed, **values), evidence
@@ -240,7 +238,7 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
     if uncovered is None:
         return []
     case = next(case for case in cases if case.rank == uncovered.rank)
-    evidence = [evaluated(figure, case, compute) for figure in uncovered.figures]
+    evidence = all_evaluated(uncovered.figures, case, compute)
     step = Figure("step_ns", "ns", STEP_SQL)
     summary = filled(uncovered.message, evidence, {})
     return [
@@ -292,7 +290,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
     unreliable, ending = why_unreliable(item), gaps_end_at(item)
     unaffected = unaffected_figure(item)
     figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
-    evidence = [evaluated(figure, case, compute) for figure in figures]
+    evidence = all_evaluated(figures, case, compute)
     value = {e.figure: e.value for e in evidence}
     reason = filled(detection.message, evidence, detection.texts)
     if known:
@@ -409,7 +407,7 @@ def _accounting(case: Case, compute: Compute) -> tuple[DeviceAccounting, list[Ev
     """One device's accounting and the evidence of its figures."""
     idle = {"unexplained": 0} | case.explanation.idle_by_cause_ns
     figures = accounting_figures(case, list(idle))
-    evidence = [evaluated(figure, case, compute) for figure in figures]
+    evidence = all_evaluated(figures, case, compute)
     value = {e.figure.split(".", 2)[2]: int(e.value) for e in evidence}
     gpu = DeviceAccounting(
         rank=case.rank,

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, TypeAlias
 
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.result import Evidence
+from stepscope.trace.errors import UsageError
 
-Compute = Callable[[str], "tuple[float | int, ...]"]
-"""Runs a statement whose only row holds numbers."""
+Numbers: TypeAlias = "tuple[float | int, ...]"
 
 ACCOUNTED: Final = (
     "wall_ns",
@@ -21,6 +23,46 @@ ACCOUNTED: Final = (
     "idle_ns",
 )
 """Columns of ``step`` that a device's accounting sums over its steady steps."""
+
+
+class Compute:
+    """Runs statements whose only row holds numbers, each once: most findings hold the same figures.
+
+    Args:
+        run: runs one; refuses with a :class:`UsageError` what has no such row.
+    """
+
+    def __init__(self, run: Callable[[str], Numbers]) -> None:
+        self._run = run
+        self._known: dict[str, Numbers] = {}
+
+    def __call__(self, sql: str) -> Numbers:
+        """What a statement gives."""
+        if sql not in self._known:
+            self._known[sql] = self._run(sql)
+        return self._known[sql]
+
+    def together(self, statements: Iterable[str]) -> None:
+        """Run those that read the same rows as one: to plan a statement takes most of its time."""
+        same: dict[str, list[str]] = {}
+        for sql in dict.fromkeys(statements):
+            if sql not in self._known and _counts_rows(sql):
+                chosen, read = _parts(sql)
+                aggregates = "count(*)" if _AGGREGATE.search(chosen) else ""
+                same.setdefault(f"{aggregates} FROM {read}", []).append(sql)
+        for alike in same.values():
+            if len(alike) == 1:
+                continue
+            columns = ", ".join(_parts(sql)[0].removeprefix("SELECT ") for sql in alike)
+            with contextlib.suppress(UsageError):  # then each is run, and refused, by itself
+                found = iter(self._run(f"SELECT {columns} FROM {_parts(alike[0])[1]}"))
+                for sql in alike:
+                    width = 2 if sql.partition(" FROM ")[0].endswith(_COUNTED) else 1
+                    self._known[sql] = tuple(itertools.islice(found, width))
+
+
+_AGGREGATE: Final = re.compile(r"\w\(")
+_COUNTED: Final = ", count(*)"
 
 
 def places(case: Case) -> dict[str, str]:
@@ -39,12 +81,32 @@ def places(case: Case) -> dict[str, str]:
 def evaluated(figure: Figure, case: Case, compute: Compute) -> Evidence:
     """The figure's value on one device."""
     sql = figure.sql.format(**places(case))
-    chosen, read = sql.split(" FROM ", 1)
-    if _counts_rows(sql) and re.search(r"\w\(", chosen) and not read.startswith("prediction "):
-        value, rows = compute(f"{chosen}, count(*) FROM {read}")
-        return Evidence(figure.name, value, figure.unit, sql, int(rows))
-    (value,) = compute(sql)  # no aggregate: it has one row, or is refused
-    return Evidence(figure.name, value, figure.unit, sql, 1)
+    value, *rows = compute(_counted(sql))
+    return Evidence(figure.name, value, figure.unit, sql, int(rows[0]) if rows else 1)
+
+
+def all_evaluated(figures: Sequence[Figure], case: Case, compute: Compute) -> list[Evidence]:
+    """The values of figures on one device."""
+    at = places(case)
+    compute.together(_counted(figure.sql.format(**at)) for figure in figures)
+    return [evaluated(figure, case, compute) for figure in figures]
+
+
+def _counted(sql: str) -> str:
+    """The statement, with the number of rows that an aggregate is computed from.
+
+    One without an aggregate has one row, or is refused.
+    """
+    chosen, read = _parts(sql)
+    if _counts_rows(sql) and _AGGREGATE.search(chosen) and not read.startswith("prediction "):
+        return f"{chosen}{_COUNTED} FROM {read}"
+    return sql
+
+
+def _parts(sql: str) -> tuple[str, str]:
+    """What a statement chooses, and what it reads."""
+    chosen, _, read = sql.partition(" FROM ")
+    return chosen, read
 
 
 def _counts_rows(sql: str) -> bool:

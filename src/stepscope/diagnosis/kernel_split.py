@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, places
+from stepscope.diagnosis.evidence import STEADY_STEPS, Compute, evaluated, places
 from stepscope.diagnosis.result import Evidence, KernelCategory, KernelSplit, StepBound
 from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.fusion import WAITING
@@ -28,16 +28,20 @@ _LONGEST = 64  # characters of a function name in a command
 _UNKNOWN_LOSS = 0.5
 """What a kernel of unknown work is taken to lose when kernels are ranked for that."""
 _STEADY: Final = "FROM kernel_bound WHERE steady AND {gpu}"
-_BOUND: Final = (
-    "SELECT round((SELECT sum(CASE WHEN compute THEN own_ns * coalesce(least_ns, end_ns - start_ns)"
-    "::DOUBLE / greatest(end_ns - start_ns, 1) ELSE 0 END) "
-    + _STEADY
-    + ") / {steps} + (SELECT sum(exposed_communication_ns + exposed_copy_ns + memset_ns) FROM step "
-    "WHERE steady AND {gpu}) / {steps})::BIGINT"
-).replace("{steps}", STEADY_STEPS)
-_FUSED: Final = _BOUND.replace(
-    "WHEN compute THEN", f"WHEN compute AND category NOT IN {WAITING} THEN"
+_LEAST: Final = (
+    "own_ns * coalesce(least_ns, end_ns - start_ns)::DOUBLE / greatest(end_ns - start_ns, 1)"
 )
+_PARTS: Final = (
+    f"FROM (SELECT sum(CASE WHEN compute {{which}} THEN {_LEAST} ELSE 0 END) AS kernels "
+    f"{_STEADY}), "
+    "(SELECT count(*) AS steps, sum(wall_ns) AS wall, "
+    "sum(exposed_communication_ns + exposed_copy_ns + memset_ns) AS rest "
+    "FROM step WHERE steady AND {gpu})"
+)
+_BOUND_OF: Final = "round(kernels / steps + rest / steps)::BIGINT"
+_SPEEDUP_OF: Final = f"round(round(wall / steps)::BIGINT / {_BOUND_OF}::DOUBLE, 4)"
+_OF_ALL: Final = _PARTS.replace("{which} ", "")
+_FUSED: Final = _PARTS.replace("{which}", f"AND category NOT IN {WAITING}")
 """The same where kernels that wait for memory are merged into their neighbours without a rest."""
 
 _Evaluate = Callable[[str, Unit, str], float]
@@ -124,16 +128,16 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
 def _bound(case: Case, figure: _Evaluate) -> StepBound:
     """The least step that the ceilings allow, and how much of the kernel time it is known of."""
     kernels = case.explanation.kernels
-    bound = figure("bound_ns", "ns", _BOUND)
-    fused = figure("fused_bound_ns", "ns", _FUSED)
+    bound = figure("bound_ns", "ns", f"SELECT {_BOUND_OF} {_OF_ALL}")
+    fused = figure("fused_bound_ns", "ns", f"SELECT {_BOUND_OF} {_FUSED}")
     known = figure(
         "known_share",
         "share",
         "SELECT round(coalesce(sum(own_ns) FILTER (least_ns IS NOT NULL), 0)::DOUBLE / "
         f"sum(own_ns), 4) {_STEADY} AND compute",
     )
-    speedup = figure("speedup", "ratio", f"SELECT round(({STEP_SQL}) / ({_BOUND})::DOUBLE, 4)")
-    least = figure("fused_speedup", "ratio", f"SELECT round(({STEP_SQL}) / ({_FUSED})::DOUBLE, 4)")
+    speedup = figure("speedup", "ratio", f"SELECT {_SPEEDUP_OF} {_OF_ALL}")
+    least = figure("fused_speedup", "ratio", f"SELECT {_SPEEDUP_OF} {_FUSED}")
     assumed = [
         "kernels of the same work, type and algorithm, each at its ceiling; no idle time; "
         "exposed communication and exposed copies stay as they are",

@@ -21,7 +21,13 @@ import numpy as np
 from stepscope.breakdown.repaired import widened
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure, causes, located
-from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, Compute, evaluated, predicted_sql
+from stepscope.diagnosis.evidence import (
+    STEADY_STEPS,
+    STEP_SQL,
+    Compute,
+    all_evaluated,
+    predicted_sql,
+)
 from stepscope.diagnosis.inside_kernels import changes_of_repair
 from stepscope.diagnosis.predictions import LARGEST_REPLAY_ERROR, Predicted
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, severity_of
@@ -401,13 +407,19 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
     rows = lever_rows(lever.id)
     # as of findings: a gain that is a quarter more is the cost; launches that go are in no kernel.
     # Of a recorded step the gain is told in proportion, and is more by what recording costs.
-    before = predicted_sql("unrecorded_before_ns - unrecorded_step_ns", lever.id)
+    parts = (
+        f"({STEP_SQL.replace('::BIGINT FROM', '::BIGINT AS step, count(*) AS steps FROM')}), "
+        "(SELECT predicted_step_ns AS after, unrecorded_before_ns - unrecorded_step_ns AS own "
+        f"FROM prediction WHERE cause = '{lever.id}' AND {{gpu}}), "
+        f"(SELECT sum(saved_ns) AS sum_ns {rows})"
+    )
     time = (
-        "SELECT CASE WHEN coalesce(own, gain) > 1.25 * saved OR gain > 1.25 * saved + 0.01 * step "
-        f"THEN gain ELSE saved END FROM (SELECT ({STEP_SQL}) AS step, "
-        f"({STEP_SQL}) - ({predicted_sql('predicted_step_ns', lever.id)}) AS gain, "
-        f"({before}) AS own, "
-        f"(SELECT round(sum(saved_ns) / {STEADY_STEPS})::BIGINT {rows}) AS saved)"
+        "CASE WHEN coalesce(own, gain) > 1.25 * saved OR gain > 1.25 * saved + 0.01 * step "
+        "THEN gain ELSE saved END"
+    )
+    of_parts = (
+        f"FROM (SELECT step, step - after AS gain, own, round(sum_ns / steps)::BIGINT AS saved "
+        f"FROM {parts})"
     )
     figures = [
         Figure("kernels_per_step", "per_step", f"SELECT count(*)::DOUBLE / {STEADY_STEPS} {rows}"),
@@ -423,13 +435,13 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         ),
         *found.figures,
         Figure("step_ns", "ns", STEP_SQL),
-        Figure("time_ns_per_step", "ns", time),
-        Figure("share_of_step", "share", f"SELECT round(({time}) / ({STEP_SQL}), 4)"),
+        Figure("time_ns_per_step", "ns", f"SELECT {time} {of_parts}"),
+        Figure("share_of_step", "share", f"SELECT round(({time}) / step, 4) {of_parts}"),
         Figure("predicted_step_ns", "ns", predicted_sql("predicted_step_ns", lever.id)),
         Figure("prediction_low_ns", "ns", predicted_sql("low_ns", lever.id)),
         Figure("prediction_high_ns", "ns", predicted_sql("high_ns", lever.id)),
     ]
-    evidence = [evaluated(figure, case, compute) for figure in figures]
+    evidence = all_evaluated(figures, case, compute)
     value = {one.figure: one.value for one in evidence}
     message = filled(found.message, evidence, found.texts)
     titles = {cause: causes()[cause].title for cause in item.holds}

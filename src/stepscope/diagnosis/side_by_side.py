@@ -8,7 +8,7 @@ import numpy as np
 
 from stepscope.breakdown.outliers import PARTS
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.evidence import Compute, evaluated
+from stepscope.diagnosis.evidence import Compute, all_evaluated, evaluated
 from stepscope.diagnosis.result import Evidence, OutlierStep, RankTime
 
 _MOST_OUTLIERS: Final = 16
@@ -44,7 +44,7 @@ def rank_rows(cases: list[Case], compute: Compute) -> tuple[list[RankTime], list
     rows: list[RankTime] = []
     evidence: list[Evidence] = []
     for case in cases if len(cases) > 1 else ():
-        figures = [evaluated(figure, case, compute) for figure in _figures(case)]
+        figures = all_evaluated(_figures(case), case, compute)
         values = {one.figure.rpartition(".")[2]: int(one.value) for one in figures}
         rows.append(RankTime(rank=case.rank, device=case.explanation.gpu.device, **values))
         evidence += figures

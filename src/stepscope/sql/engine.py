@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from stepscope.sql.database import connected
 from stepscope.sql.limits import Limits, from_environment, limited, too_large
-from stepscope.sql.statement import Statement, checked
+from stepscope.sql.statement import checked
 from stepscope.trace.errors import LimitError, UsageError
 from stepscope.trace.schema import TABLES, arrow_schema
 from stepscope.trace.store import damaged, table_path
@@ -53,6 +55,8 @@ class Engine:
         self.limits = from_environment()
         self._connection: duckdb.DuckDBPyConnection | None = None
         self._views: set[str] = set()
+        self._own: list[duckdb.DuckDBPyConnection] = []
+        self._own_views: set[str] = set()
         self._known = frozenset(self.tables())
         self.spent_s = 0.0
         """Seconds that statements took so far, without the making of the tables that they read."""
@@ -99,7 +103,8 @@ class Engine:
     def own_cells(self, sql: str) -> list[tuple[Any, ...]]:
         """:meth:`cells` of a statement that Stepscope itself made, in half of their time.
 
-        Nobody's statement but ours: it passes no check, and no limit of time.
+        Nobody's statement but ours: it passes no check and no limit of time, and runs in the
+        database of all such statements, which needs not be started again.
 
         Raises:
             UsageError: it cannot be evaluated.
@@ -107,12 +112,15 @@ class Engine:
         """
         import duckdb
 
-        if self._connection is None:
-            self._connection = self._connect()
+        if not self._own:
+            self._own.append(connected(self._threads(), self.limits.memory_bytes))
+            # what still lives when Python ends, DuckDB complains of on standard error
+            weakref.finalize(self, self._own.clear)
+        (connection,) = self._own
         known = self._known.intersection(_READ.findall(sql))
         try:
-            self._open(Statement(sql, known), self._connection)
-            found: list[tuple[Any, ...]] = self._connection.execute(sql).fetchmany(2)
+            self._open(known, connection, self._own_views)
+            found: list[tuple[Any, ...]] = connection.execute(sql).fetchmany(2)
         except duckdb.CatalogException:  # a table that is not named right after FROM or JOIN
             return self.cells(sql)
         except duckdb.OutOfMemoryException as error:
@@ -134,7 +142,7 @@ class Engine:
             self._connection = self._connect()
         statement = checked(sql, self.tables(), self._connection)
         try:
-            self._open(statement, self._connection)
+            self._open(statement.tables, self._connection, self._views)
             return self._run(partial(found, statement.text), self._connection, limits)
         except duckdb.OutOfMemoryException as error:
             raise too_large(limits) from error
@@ -157,11 +165,13 @@ class Engine:
         finally:
             self.spent_s += time.monotonic() - began
 
-    def _open(self, statement: Statement, connection: duckdb.DuckDBPyConnection) -> None:
+    def _open(
+        self, names: Iterable[str], connection: duckdb.DuckDBPyConnection, views: set[str]
+    ) -> None:
         """Make the tables that a statement reads known to the connection."""
-        for name in sorted(statement.tables - self._views):
+        for name in sorted(set(names) - views):
             self._show(name, connection)
-            self._views.add(name)
+            views.add(name)
 
     def _connect(self) -> duckdb.DuckDBPyConnection:
         """A connection that reads the traces' tables and nothing else, without views yet."""
@@ -173,8 +183,8 @@ class Engine:
             "temp_directory": "",  # else a large statement writes beside whatever it is called in
             "memory_limit": f"{self.limits.memory_bytes >> 20}MiB",
         }
-        if not any(trace.rows(name) > MANY_ROWS for _, trace in self._ranks for name in TABLES):
-            shut_in["threads"] = 1
+        if threads := self._threads():
+            shut_in["threads"] = threads
         connection = duckdb.connect(":memory:", config=shut_in)
         files = [str(file) for _, trace in self._ranks for file in _files(trace)]
         # a pattern is compared as it is written, before it is resolved
@@ -185,8 +195,14 @@ class Engine:
         connection.execute("SET lock_configuration=true")
         return connection
 
+    def _threads(self) -> int | None:
+        """With how many threads statements run; by default one for each CPU."""
+        many = any(trace.rows(name) > MANY_ROWS for _, trace in self._ranks for name in TABLES)
+        return None if many else 1
+
     def _show(self, name: str, connection: duckdb.DuckDBPyConnection) -> None:
-        """Make one table known to a connection."""
+        """Make one table known to a connection, and to it alone where others share its database."""
+        kind = "TABLE" if connection is self._connection else "TEMP TABLE"
         if name in self._derived:
             if name not in self._tables:
                 self._tables[name] = self._derived[name]()
@@ -195,10 +211,10 @@ class Engine:
                 connection.register(name, table)
             else:  # every statement that names a registered one asks Python what it is
                 connection.register(f"made_{name}", table)
-                connection.execute(f"CREATE TABLE {name} AS SELECT * FROM made_{name}")
+                connection.execute(f"CREATE {kind} {name} AS SELECT * FROM made_{name}")
                 connection.unregister(f"made_{name}")
         elif view := self._view(name, connection):
-            connection.execute(f"CREATE VIEW {name} AS {view}")
+            connection.execute(f"CREATE {kind.replace('TABLE', 'VIEW')} {name} AS {view}")
         else:
             connection.register(name, _without_rows(name))
 

@@ -8,15 +8,14 @@ import takes longer than most reports.
 
 from __future__ import annotations
 
-import atexit
 import os
 import weakref
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from stepscope.sql.database import compiled, connected
 from stepscope.sql.engine import MANY_ROWS, literally, quoted
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import NULL, AnyArray
@@ -38,41 +37,6 @@ _TYPES: Final = {
 _MOST_THREADS: Final = 8
 
 
-def compiled() -> Any:
-    """DuckDB's compiled module where it stands alone (since 1.4), else the package."""
-    try:
-        import _duckdb
-    except ImportError:
-        import duckdb
-
-        return duckdb
-    return _duckdb
-
-
-@cache
-def _database(threads: int, process: int) -> Any:
-    """A database in memory that holds nothing: views are of the connections to it.
-
-    Starting one takes longer than most reports, a further connection does not.
-
-    Args:
-        threads: that it works with.
-        process: whose it is; a fork has none of the threads.
-    """
-    del process
-    found = compiled().connect(
-        ":memory:",
-        config={
-            "threads": threads,
-            "autoinstall_known_extensions": False,
-            "autoload_known_extensions": False,
-            "temp_directory": "",  # else a large statement writes into the working folder
-        },
-    )
-    atexit.register(_database.cache_clear)  # what still lives then, DuckDB complains of
-    return found
-
-
 class Files:
     """A connection that reads the tables of one trace.
 
@@ -86,7 +50,7 @@ class Files:
         self._duckdb = compiled()
         self.many = max((trace.rows(name) for name in TABLES), default=0) > MANY_ROWS
         threads = min(os.cpu_count() or 1, _MOST_THREADS) if self.many else 1
-        connection = _database(threads, os.getpid()).cursor()
+        connection = connected(threads)
         # what still lives when Python ends, DuckDB complains of on standard error
         self._held = [connection]
         weakref.finalize(self, self._held.clear)

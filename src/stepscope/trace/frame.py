@@ -38,6 +38,9 @@ class Frame:
 
     columns: dict[str, AnyArray]
     texts: dict[str, list[str]] = field(default_factory=dict)
+    _matching: dict[tuple[str, re.Pattern[str]], BoolArray] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()))) if self.columns else 0
@@ -52,7 +55,8 @@ class Frame:
         """The rows selected by an index array or a boolean mask."""
         if rows.dtype == np.bool_ and rows.all():
             return self  # frames are never changed in place, so sharing saves a copy
-        return Frame({name: data[rows] for name, data in self.columns.items()}, self.texts)
+        taken = {name: data[rows] for name, data in self.columns.items()}
+        return Frame(taken, self.texts, self._matching)
 
     def only(self, columns: Sequence[str]) -> Frame:
         """Some of the columns, shared."""
@@ -63,7 +67,8 @@ class Frame:
 
     def slice(self, start: int, stop: int) -> Frame:
         """The rows ``start`` to ``stop - 1``, as views."""
-        return Frame({name: data[start:stop] for name, data in self.columns.items()}, self.texts)
+        views = {name: data[start:stop] for name, data in self.columns.items()}
+        return Frame(views, self.texts, self._matching)
 
     def with_used_texts(self, column: str) -> Frame:
         """The same with only those distinct texts of a column that its rows have."""
@@ -91,8 +96,15 @@ class Frame:
         return found
 
     def matches(self, column: str, pattern: re.Pattern[str]) -> BoolArray:
-        """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text."""
-        return self.that(column, lambda text: pattern.search(text) is not None)
+        """Mask of the rows whose text matches ``pattern`` anywhere; evaluated per distinct text.
+
+        Once for all frames that share the texts: causes ask the same of the same names.
+        """
+        hits = self._matching.get((column, pattern))
+        if hits is None:
+            hits = self._holding(column, lambda text: pattern.search(text) is not None)
+            self._matching[column, pattern] = hits
+        return self._with(column, hits)
 
     def found(self, column: str, pattern: Regex) -> BoolArray:
         """Mask of the rows in whose text a user's expression is found."""
@@ -100,8 +112,14 @@ class Frame:
 
     def that(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
         """Mask of the rows whose text satisfies a predicate; evaluated per distinct text."""
+        return self._with(column, self._holding(column, holds))
+
+    def _holding(self, column: str, holds: Callable[[str], bool]) -> BoolArray:
+        """Which texts of a column satisfy a predicate; last for null, which does not."""
         known = (text[:LONGEST_JUDGED] for text in self.texts[column])
-        hits = np.array([*map(holds, known), False], dtype=bool)
+        return np.array([*map(holds, known), False], dtype=bool)
+
+    def _with(self, column: str, hits: BoolArray) -> BoolArray:
         codes = self.columns[column]
         if not hits.any():
             return np.zeros(len(codes), bool)

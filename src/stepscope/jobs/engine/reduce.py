@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from stepscope.sql.database import compiled
 from stepscope.sql.engine import MANY_ROWS
-from stepscope.sql.files import compiled, plain_table
+from stepscope.sql.files import plain_table
 from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
