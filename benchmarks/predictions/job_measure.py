@@ -30,7 +30,7 @@ HERE = Path(__file__).parent
 WARMUP = 9
 TOGETHER = 1 if SMALL else 4
 """Jobs that are prepared at the same time."""
-MODULES = ("job_programs", "sixth_job_programs")
+MODULES = ("job_programs", "sixth_job_programs", "eighth_job_programs")
 
 
 def programs(module: str = "") -> dict[str, Program]:

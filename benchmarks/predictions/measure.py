@@ -46,7 +46,8 @@ TOGETHER = 1 if SMALL else 8
 """Pairs that are prepared at the same time."""
 SETS = (
     *("single", "second", "third", "fourth", "fifth", "sixth", "sixth_science", "sixth_loops"),
-    *("seventh", "seventh_more"),
+    *("seventh", "seventh_more", "eighth", "eighth_tables", "eighth_gpu", "eighth_gpu_pictures"),
+    "eighth_rare",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 

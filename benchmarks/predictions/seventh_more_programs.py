@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 156 pairs"
+WRITTEN_AFTER = "version 0.1 with 156 pairs, opened"
 pair = entered(PROGRAMS)
 
 

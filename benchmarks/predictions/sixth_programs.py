@@ -21,7 +21,7 @@ from torch.nn import functional as fn
 from torch.utils.data import Dataset
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 147 pairs"
+WRITTEN_AFTER = "version 0.1 with 147 pairs, opened"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 

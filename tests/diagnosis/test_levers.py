@@ -181,6 +181,26 @@ def test_small_grids_gain_with_twice_the_batch(tmp_path: Path) -> None:
     assert lever.time_ns_per_step == pytest.approx(8 * (25e3 + 12.5e3), rel=0.01)
 
 
+@pytest.mark.parametrize(("graph_us", "at_least"), [(1_000.0, True), (20.0, False)])
+def test_a_graph_recorded_as_a_whole_may_gain_with_the_batch_as_well(
+    tmp_path: Path, graph_us: float, at_least: bool
+) -> None:
+    """Of a graph of 1 ms beside 0.8 ms of kernels nothing is known, of one of 20 us little matters."""
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(16):
+            steps.launch(BF16, 50.0, blocks=33)
+        at = max(steps.device, steps.host + 5)
+        steps.build.graph(at, at + graph_us, call=(steps.host, steps.host + 3))
+        steps.device, steps.host = at + graph_us, steps.host + 4
+        steps.build.range(begin, steps.host, f"step_{i}")
+    lever = named(run(steps, tmp_path), "larger_batch")
+    assert lever.at_least == at_least
+    assert ("CUDA graphs" in lever.message) == at_least
+    assert (lever.next_capture is not None and "--graph node" in lever.next_capture) == at_least
+
+
 def test_a_larger_batch_shares_the_launches_out_among_more_samples(tmp_path: Path) -> None:
     """Launches of 50 us, kernels of 10 us on a tenth of the SMs: twice the samples take as long."""
     steps = Steps()

@@ -144,6 +144,41 @@ def test_a_batch_up_and_a_result_down_are_no_offload(tmp_path: Path) -> None:
     assert "cpu_offload" not in {f.cause for f in found.findings}
 
 
+def fetching(build: Build, between: int, name: str, *, ends_step: bool) -> None:
+    """Four moments of one size come up, kernels follow, and the moments go down again."""
+    at, begin = 0.0, 0.0
+    for i in range(STEPS):
+        at = work(build, at)
+        at = journey(build, at, [4 << 20] * 4, "HtoD")
+        at = work(build, at, between, name)
+        if ends_step:
+            build.range(begin, at, f"step {i}")
+            begin = at
+        at = journey(build, at, [4 << 20] * 4, "DtoH")
+        if not ends_step:
+            build.range(begin, at, f"step {i}")
+            begin = at
+
+
+@pytest.mark.parametrize(
+    ("between", "name", "ends_step", "offloads"),
+    [
+        pytest.param(12, "mul", False, True, id="Adam written out"),
+        pytest.param(40, "multi_tensor_apply", False, True, id="an optimizer's kernels"),
+        pytest.param(12, "mul", True, True, id="they go down after the step"),
+        pytest.param(40, "gemm", False, False, id="images through a model"),
+    ],
+)
+def test_moments_of_one_size_that_are_fetched_for_the_update(
+    tmp_path: Path, between: int, name: str, ends_step: bool, offloads: bool
+) -> None:
+    build = Build()
+    fetching(build, between, name, ends_step=ends_step)
+    causes = [f.cause for f in diagnosed(build, tmp_path).findings]
+    assert (causes[:1] == ["cpu_offload"]) == offloads
+    assert ("cpu_offload" in causes) == offloads
+
+
 def test_other_sizes_are_no_offload(tmp_path: Path) -> None:
     build = Build()
     offloading(build, SIZES, host=20_000, back=[3 << 20, 5 << 19, 7 << 19, 9 << 18, 6 << 20])

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.walk.walk import Walked, _judge_capture, answer_in
+from tests.walk.documented import Command
+from tests.walk.walk import Walked, _judge_capture, answer_in, read_with
 
 
 def answer(steps: int, median_ns: int, **more: Any) -> dict[str, Any]:
@@ -51,3 +53,24 @@ def test_other_steps_than_the_program_says(steps: int, median_ns: int, wrong: st
 
 def test_no_answer_is_wrong() -> None:
     assert "gives no JSON" in judged("epoch 1\n").wrong[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("compare before1 after1", ["compare", "HERE", "HERE"]),
+        ("whatif base.json --with double.json@batch=2x",
+         ["whatif", "HERE", "--with", "HERE@batch=2x"]),
+        ("gate run.sqlite --baseline main.json", ["gate", "HERE", "--baseline", "main.json"]),
+        ("export run.json -o other.json", ["export", "HERE", "-o", "other.json"]),
+        ("memory snapshot.pickle", None),
+        ("kernels report.ncu-rep", None),
+    ],
+)  # fmt: skip
+def test_captures_stand_in_for_the_files_that_a_page_names(
+    text: str, words: list[str] | None, tmp_path: Path
+) -> None:
+    (tmp_path / "main.json").touch()  # an earlier command of the page wrote it
+    command = Command("page.md", ("stepscope", *text.split()))
+    found = read_with(command, Path("HERE"), None, tmp_path)
+    assert found == (words and ["stepscope", *words])

@@ -248,26 +248,35 @@ def _lengths(capture: str) -> list[int]:
 
 _LACKING = ("holds no capture", "does not exist", "is not JSON")
 """Refusals that say that an earlier command left nothing to read."""
-_CAPTURES = (".sqlite", ".json.gz", ".nsys-rep")
+_CAPTURES = (".sqlite", ".json.gz", ".nsys-rep", ".json", "/")
+_FOLDERS = ("CAPTURE", "LOGDIR", "run1", "before1", "after1")
+_OTHER_TOOLS = (".csv", ".xplane.pb", ".pickle")
+"""Files that no command of the walk records."""
 
 
-def read_with(command: Command, capture: Path, report: Path | None) -> list[str] | None:
+def read_with(
+    command: Command, capture: Path, report: Path | None, folder: Path
+) -> list[str] | None:
     """The command's words with captures of ours in place of its files; None where one is lacking.
 
     Args:
         command: as it is documented.
         capture: stands for every trace.
         report: stands for every Nsight Compute report.
+        folder: where it is run; what an earlier command of the page wrote there stays.
     """
     words, follows = [], ""
     for word in command.words:
         is_output = follows in ("-o", "--output", "--static", ">", "--plot")
-        if word.endswith((".ncu-rep", ".csv")) and not is_output:
-            if report is None or word.endswith(".csv"):
-                return None
+        file, at, change = word.partition("@")
+        if is_output:
+            words.append(word)
+        elif word.endswith(_OTHER_TOOLS) or (word.endswith(".ncu-rep") and report is None):
+            return None
+        elif word.endswith(".ncu-rep"):
             words.append(str(report))
-        elif (word.endswith((*_CAPTURES, "/")) or word == "CAPTURE") and not is_output:
-            words.append(str(capture))
+        elif file in _FOLDERS or (file.endswith(_CAPTURES) and not (folder / file).exists()):
+            words.append(f"{capture}{at}{change}")
         else:
             words.append(word)
         follows = word
@@ -287,7 +296,7 @@ def read_all(commands: Sequence[Command], capture: Path, report: Path | None,
         folder = Path(tempfile.mkdtemp(prefix="read-", dir=work))
         found = []
         for command in pages[where]:
-            words = read_with(command, capture, report)
+            words = read_with(command, capture, report, folder)
             if words is None:
                 continue
             one = run(words, folder, 120)

@@ -118,11 +118,14 @@ class Further:
         change: the repair as the simulator replays it.
         repair: the same in words; it is the second recommendation.
         first: the repair that is ``Detection.change``, the first recommendation, in words.
+        chosen_anyway: whether people choose between both for other reasons, too: it is then also
+            told where it gains less.
     """
 
     change: Change
     repair: str
     first: str
+    chosen_anyway: bool = False
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,7 @@ class Found:
         texts: names that the sentence uses.
         next_capture: a command that would make the estimate better.
         claimed: rows of its kernels that later levers leave out, where it claims any; None for all.
+        at_least: whether the capture bounds the gain from below only, as for a finding.
     """
 
     repair: Repair
@@ -80,6 +81,7 @@ class Found:
     texts: dict[str, str] = field(default_factory=dict)
     next_capture: str | None = None
     claimed: IntArray | None = None
+    at_least: bool = False
 
 
 @dataclass(frozen=True)
@@ -453,6 +455,7 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         replay_error=item.predicted.replay_error,
         names=sorted([*(text.strip("'\"") for text in found.texts.values()), *titles.values()]),
         evidence=evidence,
+        at_least=found.at_least,
         includes_gain_of=item.holds,
         after_findings=item.after,
     )

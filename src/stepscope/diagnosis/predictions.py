@@ -63,7 +63,7 @@ class Predicted:
         unrecorded: (without the estimated cost of recording, without that and the cause), ns; None
             where recording has no cost, or it was not replayed.
         replay_failed: whether it is arithmetic because the replay misses the measured step.
-        further: the prediction for ``Detection.further``; None where that gains no more.
+        further: the prediction for ``Detection.further``; None where it is not told.
         by_further: whether this itself is that, since the first repair gains little beside it.
     """
 
@@ -83,7 +83,8 @@ arithmetic on the capture."""
 
 
 WORTH_TELLING: Final = 0.01
-"""A further repair that gains less of the step than this beyond the first one is not told."""
+"""A further repair that gains less of the step than this beyond the first one is not told, nor one
+that is chosen for other reasons, too, and loses less than this against it."""
 
 
 LITTLE: Final = 0.5
@@ -136,7 +137,10 @@ def _with_further(
     if detection.further is None:
         return found
     more = _replayed(simulation, case, cause_id, detection, detection.further.change)
-    if found.step_ns - more.step_ns < WORTH_TELLING * case.step_ns:
+    told = found.step_ns - more.step_ns >= WORTH_TELLING * case.step_ns
+    if detection.further.chosen_anyway and more.step_ns < case.step_ns:
+        told |= more.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
+    if not told:
         return found
     if case.step_ns - found.step_ns < LITTLE * (case.step_ns - more.step_ns):
         return replace(more, by_further=True)

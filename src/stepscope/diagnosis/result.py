@@ -295,7 +295,9 @@ class InsideKernel(msgspec.Struct, frozen=True):
 
 
 class FurtherRepair(msgspec.Struct, frozen=True):
-    """A repair that takes more work than the first recommendation, and gains more.
+    """A repair that takes more work than the first recommendation.
+
+    It gains more, unless people choose it for other reasons, too (autocast instead of TF32).
 
     Attributes:
         repair: what it is.
@@ -340,8 +342,8 @@ class Finding(msgspec.Struct, frozen=True):
         unaffected_step_ns: mean of the steady steps that hold less than a tenth of the mean step's
             share of the cause, ns; null where fewer than three do. It is what to fall back on
             where the prediction is unreliable.
-        further: the step with a repair that takes more work than the one that is predicted, and
-            gains more; null where there is none.
+        further: the step with a repair that takes more work than the one that is predicted; null
+            where there is none, or it gains as much.
         gaps_end_at: the operation that ends most of the idle time that is charged to the cause:
             ``upload``, ``readback``, ``copy``, ``memset`` or ``kernel NAME``; null where none ends
             half of it, and for causes that are not idle time.

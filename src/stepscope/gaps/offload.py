@@ -5,6 +5,9 @@ Offloaded gradients and optimizer states (DeepSpeed ZeRO-Offload, FSDP's CPUOffl
 the host at work in between. Offloaded activations leave the same with kernels in between. A batch
 goes up only, and a checkpoint comes down only.
 
+Moments that are fetched for an update on the device and put away behind it go the other way round,
+and may all have one size: hardly a kernel but the update's stands in between.
+
 Some of it leaves less. An average of the weights that the CPU keeps is updated from copies down in
 each step, and nothing comes back: many tensors in a row, of the same sizes in the same order in
 every step, unlike a loss, a few results, or a checkpoint. A layer on the CPU sends its result up in
@@ -35,6 +38,11 @@ MIN_PAIRS = 4
 MIN_SIZES = 2
 """Different sizes among them. Parameters of a model have several; images in and images out have
 one. Where a range says optimizer or offload, neither is asked."""
+
+UPDATE_KERNELS = 16
+"""Kernels beside those of an optimizer's name that may stand between a copy up and the one down
+again of an update on the device: Adam, written out, has twelve operations for a tensor. An image
+passes through a model in between."""
 
 MIN_BYTES = 1 << 20
 """Less than this goes down and up in some 100 us."""
@@ -189,7 +197,7 @@ def find_offload(
     rows = rows[np.argsort(gpu.enqueue_begin_ns[rows], kind="stable")]
     step = np.searchsorted(step_begin_ns, gpu.enqueue_begin_ns[rows], side="right")
     of_cpu = _of_layers_on_cpu(gpu, rows, step, n_steps) if trains else np.zeros(len(rows), bool)
-    back = _offloading(gpu, rows, step, step_begin_ns)
+    back = _offloading(gpu, rows, step, step_begin_ns, trains=trains)
     gradients = held(rows[of_cpu & ~back])
     small = np.flatnonzero(returning(gpu, step_begin_ns, 0) & (ops["bytes"] <= SMALL_COPY_BYTES))
     back_rows = _with_small(gpu, held(rows[back]), held(small), n_steps)
@@ -350,7 +358,7 @@ def _launching(gpu: GpuTimeline, rows: IntArray) -> Intervals:
 
 
 def _offloading(
-    gpu: GpuTimeline, rows: IntArray, step: IntArray, step_begin_ns: IntArray
+    gpu: GpuTimeline, rows: IntArray, step: IntArray, step_begin_ns: IntArray, *, trains: bool
 ) -> BoolArray:
     """Which of some copies lie in a step whose copies are an offload."""
     ops = gpu.ops
@@ -370,10 +378,40 @@ def _offloading(
     sizes = np.bincount(step[kinds], minlength=n)
     plain = (pairs >= MIN_PAIRS) & (sizes >= MIN_SIZES)
     stated = _named_optimizer(gpu, rows, step, n)
+    if trains:
+        fetching = np.bincount(_fetched_for_update(gpu, rows, step), minlength=n) >= MIN_PAIRS
+        # of the last step the recording may hold the way up only
+        stated |= fetching.sum() >= max(MOST_STEPS * len(step_begin_ns), 2)
     found: BoolArray = (
         (plain | stated) & (back >= MIN_BYTES) & (back >= MIN_SHARE * np.maximum(all_down, 1))
     )[step]
     return found
+
+
+def _fetched_for_update(gpu: GpuTimeline, rows: IntArray, step: IntArray) -> IntArray:
+    """Step of each copy up that goes down again after an update of it, once for each.
+
+    The step may end in between: where the update ends it.
+
+    Args:
+        gpu: the device.
+        rows: rows of ``GPU.ops`` of copies that have a counterpart, as enqueued.
+        step: step of each.
+    """
+    ops = gpu.ops
+    down = ops.equals("copy_kind", "DtoH")[rows]
+    size = ops["bytes"][rows]
+    is_other = ~ops.that("name", lambda text: bool(words.OPTIMIZER_KERNEL.search(text)))
+    launched = np.sort(gpu.enqueue_begin_ns[gpu.is_compute & is_other])
+    before = np.searchsorted(launched, gpu.enqueue_begin_ns[rows])
+    found = []
+    for one in distinct_values(size).tolist():
+        up, back = np.flatnonzero(~down & (size == one)), np.flatnonzero(down & (size == one))
+        back = back[back > up[0]] if len(up) else back
+        pairs = min(len(up), len(back))  # the first one up belongs to the first one down behind it
+        between = before[back[:pairs]] - before[up[:pairs]]
+        found.append(step[up[:pairs][(between >= 0) & (between <= UPDATE_KERNELS)]])
+    return np.concatenate(found) if found else _NOTHING
 
 
 def _named_optimizer(gpu: GpuTimeline, rows: IntArray, step: IntArray, n: int) -> BoolArray:

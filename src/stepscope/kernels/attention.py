@@ -89,12 +89,6 @@ RATE_SPREAD = 1.3
 """Kernels of other versions and back-ends (FlashAttention-2 on Hopper, cuDNN) are up to so much
 slower or quicker."""
 
-BIAS_TAKEN: Final = 0.5
-"""Part of that gain that is expected where a learnt bias is added: a fused kernel takes one only
-where its last dimension is contiguous. A table of relative positions that is looked up and permuted
-is not, and scaled_dot_product_attention then computes step by step, in single precision, and gains
-nothing (of such programs' layers either was seen). No capture tells how a bias lies in memory."""
-
 _CALL_NS = 5_000  # the shortest fused attention
 _MASK = re.compile(r"masked_fill|masked_softmax|where", re.IGNORECASE)
 _SUM = re.compile(r"CUDAFunctor_add|AddFunctor")
@@ -121,12 +115,14 @@ class UnfusedAttention:
         softmaxes: number of softmax kernels in it, forward and backward.
         rest_ns: time of everything between them.
         by_shape: whether the fused kernel's time comes from the GEMMs' shapes.
+        biased: whether what is added to the scores is learnt.
     """
 
     repair: Repair
     softmaxes: int
     rest_ns: int
     by_shape: bool
+    biased: bool
 
 
 def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
@@ -185,7 +181,6 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
 def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttention:
     duration = kernels.duration_ns
     gemm = kernels.in_category("matmul")[rows]
-    gemms = int(duration[rows[gemm]].sum())
     old = duration[rows]
     mask = _mask_of(kernels, rows)
     by_shape = fused_ns(kernels, rows[gemm], mask)
@@ -198,10 +193,7 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
         new[gemm] = np.rint(by_shape).astype(np.int64)
         low, high = float(by_shape.sum()) / RATE_SPREAD, float(by_shape.sum()) * RATE_SPREAD
     if mask == BIASED:  # it may not be taken
-        spent = float(old.sum())
-        left = (1 - BIAS_TAKEN) * max(spent - float(new.sum()), 0.0)
-        new[gemm] += np.rint(left * old[gemm] / max(gemms, 1)).astype(np.int64)
-        high = max(high, spent)
+        high = max(high, float(old.sum()))
     total = int(new.sum())
     return UnfusedAttention(
         repair=Repair(
@@ -216,6 +208,7 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
         softmaxes=softmaxes,
         rest_ns=int(duration[rows[~gemm]].sum()),
         by_shape=by_shape is not None,
+        biased=mask == BIASED,
     )
 
 

@@ -78,7 +78,8 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
     category = kernels.category[order]
     free = ~taken[order] & ~kernels.in_phase("optimizer")[order]
-    around = among(category, [CATEGORY_NAMES.index(f) for f in _AROUND]) & free
+    merges = compiled(kernels)[order]
+    around = (among(category, [CATEGORY_NAMES.index(f) for f in _AROUND]) | merges) & free
     mergeable = among(category, [CATEGORY_NAMES.index(f) for f in _MERGEABLE]) & around
     # a run ends where something else stands, and where the thread that launches changes
     thread = kernels.attribution.thread[order]
@@ -86,7 +87,7 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     new_run[1:] = ~(around[1:] & around[:-1] & (thread[1:] == thread[:-1]))
     run = np.cumsum(new_run) - 1
     counts = np.bincount(run[mergeable], minlength=int(run[-1]) + 1 if len(run) else 0)
-    chosen = around & compiled(kernels)[order] & (counts[run] >= CHAIN) if len(run) else around
+    chosen = around & merges & (counts[run] >= CHAIN) if len(run) else around
     rows, run = order[chosen], run[chosen]
     if not len(rows):
         return None

@@ -38,6 +38,11 @@ from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 _CONCATENATION: Final = re.compile("CatArrayBatchedCopy")
 
+SCAN: Final = re.compile(r"tensor_kernel_scan_\w+_dim")
+"""Sums and products along a dimension (``cumsum``). TorchInductor makes them inside of a block as
+fast as the memory is; PyTorch's kernel takes 33, 9, 1.6 and 1.9 times as long for rows of 64, 256,
+1024 and 4096, so that it tells nothing of what a pass takes (an H100, PyTorch 2.11)."""
+
 _CONCATENATED: Final = 2
 """Tensors at least that lie side by side in the result of a concatenation. A compiled kernel
 selects one of them for each element, having computed all (TorchInductor masks the loads, not the
@@ -60,6 +65,10 @@ of them in the same five models)."""
 LIKE_THE_LONGEST: Final = 0.4
 """Kernels of a run that take this part of its longest one move tensors of the same size: they touch
 two to four of them. Shorter ones work on a value a row, or on a parameter."""
+
+_COMPARES: Final = re.compile("compare", re.IGNORECASE)
+_OF_TRUTHS: Final = 0.75
+"""What a comparison writes is a byte an element, less than a pass by so much."""
 
 _SUMS: Final = frozenset(
     {"add", "OnSelf_add", "neg", "copy", "direct_copy", "bfloat16_copy", "float16_copy"}
@@ -204,6 +213,10 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     old = spent.copy()
     for pattern, part in _SCATTERED:
         old[kernels.gpu.ops.matches("name", pattern)[rows]] *= part
+    scan = kernels.gpu.ops.matches("name", SCAN)[rows]
+    beside = np.zeros(count)
+    np.maximum.at(beside, run[~whole & ~scan], old[~whole & ~scan])
+    old = np.where(scan & (beside[run] > 0), np.minimum(old, beside[run]), old)
     name = kernels.gpu.ops["name"][rows]
     named = np.array([c.tensors for c in kernels.classes] + [0])[name]
     usual = np.array([_PASSES.get(c.category, 2) for c in kernels.classes] + [2])[name]
@@ -218,7 +231,9 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     measured = np.where(some_known[run], known, full)
     # what autocast widens inside the run does not leave it: the narrowest tensors count
     pass_ns = np.full(count, np.inf)
-    np.minimum.at(pass_ns, run[measured], (old / np.maximum(touched, 1.0))[measured])
+    compares = np.array([bool(_COMPARES.search(c.operation)) for c in kernels.classes] + [False])
+    moved = np.maximum(touched - np.where(compares[name], _OF_TRUTHS, 0.0), 1.0)
+    np.minimum.at(pass_ns, run[measured], (old / moved)[measured])
     pass_ns[~np.isfinite(pass_ns)] = 0.0
     kernels_of = np.bincount(run[full], minlength=count).astype(np.float64)
     before = _sums(run, touched, full, count)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Final
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
-from stepscope.kernels.merging import merged
+from stepscope.kernels.merging import SCAN, merged
 from stepscope.trace.frame import BoolArray, IntArray
 
 COMPILED: Final = (
@@ -23,6 +24,11 @@ COMPILED: Final = (
     "loss",
 )
 """Categories that a compiler merges with their neighbours."""
+
+_FLIP: Final = re.compile(r"flip_kernel_impl")
+"""Reversals: a compiler reads in the other order. The gradient of a sum along a dimension has one
+before the sum and one behind it, and what reads a kernel's result in the other order is a kernel of
+its own (PyTorch 2.11)."""
 
 _LEAST_KERNELS = 2
 _SAME_SIZE = 0.02  # grids are rounded up to whole blocks
@@ -65,7 +71,7 @@ def merged_repair(kernels: Kernels, rows: IntArray, run: IntArray) -> Repair:
         rows: rows of ``GPU.ops`` in the order of enqueueing; at least one.
         run: number of the run of each, ascending from 0.
     """
-    found = merged(kernels, rows, run)
+    found = merged(kernels, rows, _split_at_reversals(kernels, rows, run))
     by_row = np.argsort(rows, kind="stable")
     return Repair(
         rows=rows[by_row],
@@ -77,6 +83,15 @@ def merged_repair(kernels: Kernels, rows: IntArray, run: IntArray) -> Repair:
         high_ns=found.high_ns,
         compiles=True,
     )
+
+
+def _split_at_reversals(kernels: Kernels, rows: IntArray, run: IntArray) -> IntArray:
+    """Runs that end where a sum along a dimension is read in the other order."""
+    scan, flip = (kernels.gpu.ops.matches("name", name)[rows] for name in (SCAN, _FLIP))
+    starts = np.ones(len(rows), bool)
+    starts[1:] = (run[1:] != run[:-1]) | (scan[:-1] & flip[1:])
+    found: IntArray = np.cumsum(starts) - 1
+    return found
 
 
 def with_copies(kernels: Kernels, repair: Repair, rows: IntArray, run: IntArray) -> Repair:
@@ -130,8 +145,10 @@ def compiled(kernels: Kernels) -> BoolArray:
     Not those of the optimizer, and not the transposes that a library puts around convolutions.
     """
     found: BoolArray = among(kernels.category, [CATEGORY_NAMES.index(name) for name in COMPILED])
-    found = found & ~kernels.in_phase("optimizer")
-    return found & ~kernels.gpu.ops.matches("name", LAYOUT_CHANGE)
+    ops = kernels.gpu.ops
+    found |= ops.matches("name", SCAN) | ops.matches("name", _FLIP)
+    found &= ~kernels.in_phase("optimizer")
+    return found & ~ops.matches("name", LAYOUT_CHANGE)
 
 
 def _elements(kernels: Kernels, rows: IntArray) -> IntArray:

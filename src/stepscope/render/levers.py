@@ -109,8 +109,9 @@ def headline(lever: Finding) -> str:
     for cause, part in lever.includes_gain_of.items():
         of_it = "the gain" if part == "all" else "some of the gain"
         beside += f", {of_it} of '{causes()[cause].title}' included"
+    about = "at least" if lever.at_least else "about"
     return (
-        f"{clean(lever.message.partition(': ')[0])}: saves about {milliseconds(gain)} per step, "
+        f"{clean(lever.message.partition(': ')[0])}: saves {about} {milliseconds(gain)} per step, "
         f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
         f"{milliseconds(most)}){beside}"
     )

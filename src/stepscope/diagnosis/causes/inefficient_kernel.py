@@ -8,6 +8,8 @@ from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 
 _ID = "inefficient_kernel"
+_BLOCK_A_CHANNEL = re.compile(r"batch_norm_(?:collect_statistics|backward)_kernel\b")
+"""PyTorch's batch normalisation with channels first: a block for each channel."""
 
 
 def detect(case: Case) -> Detection | None:
@@ -23,8 +25,13 @@ def detect(case: Case) -> Detection | None:
         if found.by_grid
         else "it takes {kernels_ns_per_step} per step, many times what its shape requires"
     )
+    channels = found.by_grid and _BLOCK_A_CHANNEL.search(plain)
     sizes = (
-        "give it more to do at once: larger batches, or dimensions that are split into more blocks"
+        "convolve with channels last (model.to(memory_format=torch.channels_last), and the images "
+        "alike): this kernel has one block for each channel, those for channels last have many"
+        if channels
+        else "give it more to do at once: larger batches, or dimensions that are split into more "
+        "blocks"
         if found.by_grid
         else "pad dimensions to multiples of eight (sixteen for FP8), and avoid tall, thin shapes"
     )

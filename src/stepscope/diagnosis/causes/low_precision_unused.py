@@ -75,7 +75,7 @@ def detect(case: Case) -> Detection | None:
 
 
 _TYPE: Final = "BF16"
-_BF16: Final = Further(Precision("bf16"), f"autocast to {_TYPE}", "TF32")
+_BF16: Final = Further(Precision("bf16"), f"autocast to {_TYPE}", "TF32", chosen_anyway=True)
 
 CAUSE = Cause(
     id=_ID,

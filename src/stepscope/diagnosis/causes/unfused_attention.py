@@ -39,6 +39,15 @@ def detect(case: Case) -> Detection | None:
             "call torch.nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=...) instead "
             "of the GEMMs, the mask and the softmax; is_causal=True and no mask where each token "
             "sees all earlier ones and no later one",
+            *(
+                [
+                    "make the learnt bias contiguous before it is the attn_mask "
+                    "(bias.contiguous() where it was permuted): the fused kernel takes no other, "
+                    "and without it nothing is gained"
+                ]
+                if found.biased
+                else []
+            ),
             "in Hugging Face models: from_pretrained(..., attn_implementation='sdpa') or "
             "'flash_attention_2'",
             "for masks and biases that it does not take: "
@@ -78,7 +87,7 @@ CAUSE = Cause(
     prediction=(
         "the step without everything between the GEMMs, and with the GEMMs at the share of "
         "their time that fused attention takes (point and range in "
-        "kernels/fusion.py)"
+        "kernels/attention.py)"
     ),
     reference="Dao et al., FlashAttention (NeurIPS 2022); PyTorch: scaled_dot_product_attention",
     min_share=0.05,

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_torch
 from stepscope.diagnosis.lever import Found, Lever, of_lever
@@ -16,6 +17,9 @@ from stepscope.trace.frame import BoolArray
 _ID: Final = "larger_batch"
 _ONCE: Final = "compilation_or_warmup"
 _MUCH: Final = 0.05  # of the step: from then on it is a finding
+OPAQUE_SHARE: Final = 0.1
+"""Part of the compute time in graphs that were recorded as a whole from which on they may hold most
+of what a larger batch gains."""
 TIMES: Final = 2
 """The batch that the prediction is about is so many times as large."""
 _TRAIN: Final = (
@@ -53,6 +57,11 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     new = scaled(old, 1.0) * factor
     total = float(old.sum())
     least = float(new.sum())
+    duration, compute = kernels.duration_ns, kernels.gpu.is_compute & kernels.steady
+    graphs = duration[compute & kernels.in_category("graph")].sum()
+    opaque = bool(graphs >= OPAQUE_SHARE * max(int(duration[compute].sum()), 1))
+    unseen = ("; of the kernels in CUDA graphs nothing is known but the time of the whole graph"
+              if opaque else "")  # fmt: skip
     does = case.explanation.workload.kind
     alike = " and the optimizer" if does == "training" else ""
     advice = _TRAIN if does == "training" or is_torch(case) else _LAUNCH
@@ -62,7 +71,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel "
             f"time){alike} take {{kernels_ns_per_step}} however many samples a step has; "
             "with twice the batch that is some {changed_ns_per_step} for the same samples, and the "
-            "host launches half as often for them"
+            f"host launches half as often for them{unseen}"
         ),
         recommendations=list(_SERVE if does == "inference" else advice),
         figures=[
@@ -81,6 +90,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
                 f"kernel_category WHERE {of_lever(_ID)} AND {{gpu}}",
             ),
         ],
+        at_least=opaque,
+        next_capture=captures.NODES if opaque else None,
     )
 
 

@@ -63,6 +63,6 @@ LEVER = Lever(
     ),
     reference="PyTorch: channels last memory format; NVIDIA: tensor layouts in memory",
     find=find,
-    refines=("memory_bound_kernels",),
+    refines=("memory_bound_kernels", "inefficient_kernel"),
     order=2,
 )
