@@ -249,3 +249,37 @@ def test_two_devices_and_processes_are_separate(tmp_path: Path) -> None:
     for e in gpus:
         assert_identity(e)
     assert np.array_equal(gpus[1].accounting.compute_ns[1:3], [200 * US] * 2)
+
+
+def held(tmp_path: Path, late: float, *, clocks: float = 0.0, wait: bool = False) -> Explanation:
+    """A kernel a step starts so long after the end of its launch on an idle GPU, us.
+
+    Args:
+        tmp_path: for the trace.
+        late: how long after.
+        clocks: by how much the device's clock is ahead of the host's, us.
+        wait: whether the host waits for it.
+    """
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        build.kernel(at + clocks + 8, at + clocks + 1_000, call=(at, at + 5))
+        again = at + clocks + 1_500
+        start = again + 5 + clocks + late
+        build.kernel(start, at + 9_000, call=(again, again + 5))
+        if wait:
+            build.api(again + 10, at + 9_010, "cudaStreamSynchronize")
+    return explained(build, tmp_path)
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_what_is_enqueued_and_does_not_start_is_nobodys(tmp_path: Path, wait: bool) -> None:
+    """All of 2.4 ms but 50 us more than the quickest launch, which takes 8."""
+    e = held(tmp_path, 2_400, wait=wait)
+    assert per_step(e, "unexplained") == pytest.approx(2_400 - 50 - 8)
+
+
+@pytest.mark.parametrize("clocks", [0.0, 300.0])
+def test_a_latency_is_the_hosts_whatever_the_clocks(tmp_path: Path, clocks: float) -> None:
+    assert per_step(held(tmp_path, 45, clocks=clocks), "unexplained") == 0
