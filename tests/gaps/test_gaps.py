@@ -283,3 +283,22 @@ def test_what_is_enqueued_and_does_not_start_is_nobodys(tmp_path: Path, wait: bo
 @pytest.mark.parametrize("clocks", [0.0, 300.0])
 def test_a_latency_is_the_hosts_whatever_the_clocks(tmp_path: Path, clocks: float) -> None:
     assert per_step(held(tmp_path, 45, clocks=clocks), "unexplained") == 0
+
+
+@pytest.mark.parametrize(("first", "cause"), [(1 << 20, "host_compute"), (8, "input_starvation")])
+def test_who_has_uploaded_a_part_of_a_batch_does_not_wait_for_it(
+    tmp_path: Path, first: int, cause: str
+) -> None:
+    """2 ms of silence between two uploads, of images and labels; a learning rate is no part."""
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD - 1, f"step {i}")
+        build.copy(at + 10, at + 500, call=(at + 5, at + 8), size=first)
+        build.copy(at + 2_550, at + 2_560, call=(at + 2_540, at + 2_545), size=2_048)
+        for k, name in enumerate(["forward", "backward", "adam_kernel"]):
+            start = at + 2_570 + 2_400 * k
+            build.kernel(start, start + 2_395, call=(at + 2_561 + k, at + 2_562 + k), name=name)
+        build.api(at + 2_565, at + PERIOD, "cudaStreamSynchronize")
+    e = explained(build, tmp_path)
+    assert per_step(e, cause) == pytest.approx(2_040, abs=30)
