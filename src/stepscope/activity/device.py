@@ -257,6 +257,18 @@ class GpuTimeline:
             found.append(times)
         return found[0], found[1]
 
+    @cached_property
+    def launched_before(self) -> BoolArray:
+        """Operations ahead of the first one of their stream whose launching call was recorded.
+
+        Their own calls came before the recording began.
+        """
+        if not len(self.host.api):
+            return np.zeros(len(self.ops), bool)
+        ahead, behind = self.enqueued_between_ns
+        before: BoolArray = (self.call < 0) & (ahead == UNKNOWN_NS) & (behind > UNKNOWN_NS)
+        return before
+
     def calls_of(self, mask: BoolArray) -> BoolArray:
         """Mask of the rows of ``host.api`` that enqueued any of the selected operations."""
         calls = np.zeros(len(self.host.api), bool)
