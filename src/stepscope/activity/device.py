@@ -11,6 +11,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.communication import is_communication
+from stepscope.activity.retries import with_waits
 from stepscope.intervals import union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values, with_counts, with_first
@@ -299,6 +300,7 @@ def gpus(read: Reader) -> list[GpuTimeline]:
     is_cuda = api.equals("api", "runtime", "driver")
     is_os = api.equals("api", "osrt")
     cuda, os_calls = api.take(is_cuda), api.take(is_os)
+    cuda = with_waits(cuda, gpu)
     call = launching_calls(gpu, cuda)
     of_process = rows_by(gpu["process_id"])
     calls_of_process = rows_by(cuda["process_id"])

@@ -78,15 +78,21 @@ def first_calls(gpu: GpuTimeline) -> FirstCalls:
     op = np.concatenate((launch, np.full(len(kind), -1, np.int64)))
     start, end = api["start_ns"][call], api["end_ns"][call]
     rows = among(api["thread_id"][call], gpu.host.launch_threads)
-    # a wait for the device, or a tool that writes its records, makes any call long
+    rows &= ~_held_up(gpu, call)
+    order = np.flatnonzero(rows)
+    order = order[np.argsort((start - end)[order], kind="stable")]
+    return FirstCalls(call[order], op[order])
+
+
+def _held_up(gpu: GpuTimeline, call: IntArray) -> BoolArray:
+    """Calls made long by a wait for the device, or by a tool that writes its records."""
+    start, end = (gpu.host.api[name][call] for name in ("start_ns", "end_ns"))
     elsewhere = union(
         np.concatenate((gpu.busy[0], gpu.host.overhead["start_ns"])),
         np.concatenate((gpu.busy[1], gpu.host.overhead["end_ns"])),
     )
-    rows &= overlap_per_window(elsewhere, start, end) <= (1 - _IDLE) * (end - start)
-    order = np.flatnonzero(rows)
-    order = order[np.argsort((start - end)[order], kind="stable")]
-    return FirstCalls(call[order], op[order])
+    held: BoolArray = overlap_per_window(elsewhere, start, end) > (1 - _IDLE) * (end - start)
+    return held
 
 
 def _first_launches(gpu: GpuTimeline) -> IntArray:
@@ -113,6 +119,7 @@ def _first_of_kind(gpu: GpuTimeline) -> IntArray:
     rows = np.flatnonzero(~api.matches("name", _LAUNCH) & ~api.matches("name", _OTHER))
     took = (api["end_ns"] - api["start_ns"])[rows]
     firsts = rows[_long_firsts(api["name"][rows], took)]
+    firsts = firsts[~_held_up(gpu, firsts)]
     if not len(firsts):
         return firsts
     firsts = np.concatenate((firsts, _continued(gpu, rows, firsts)))
