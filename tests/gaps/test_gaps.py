@@ -302,3 +302,28 @@ def test_who_has_uploaded_a_part_of_a_batch_does_not_wait_for_it(
         build.api(at + 2_565, at + PERIOD, "cudaStreamSynchronize")
     e = explained(build, tmp_path)
     assert per_step(e, cause) == pytest.approx(2_040, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "between", "cause"),
+    [
+        ("cudaDeviceSynchronize", "cudaLaunchKernel", "compilation_or_warmup"),
+        ("cudaGetLastError", "cudaLaunchKernel", "host_compute"),
+        ("cudaDeviceSynchronize", "cudaMemcpyAsync", "host_compute"),
+    ],
+)
+def test_collecting_garbage_before_a_capture_is_a_part_of_it(
+    tmp_path: Path, ahead: str, between: str, cause: str
+) -> None:
+    """PyTorch synchronises, collects for 6 ms, fills a seed and begins a capture of 1 ms."""
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD - 1, f"step {i}")
+        build.api(at + 5, at + 10, ahead)
+        build.kernel(at + 6_030, at + 6_035, call=(at + 6_010, at + 6_015), call_name=between)
+        build.api(at + 6_020, at + 6_025, "cudaStreamBeginCapture")
+        build.api(at + 7_000, at + 7_020, "cudaStreamEndCapture")
+        build.kernel(at + 7_060, at + 9_990, call=(at + 7_030, at + 7_035))
+    e = explained(build, tmp_path)
+    assert per_step(e, cause) == pytest.approx(6_000 + (cause != "host_compute") * 1_000, abs=30)
