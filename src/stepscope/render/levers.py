@@ -120,12 +120,19 @@ def headline(lever: Finding) -> str:
 def bound_lines(split: KernelSplit) -> list[str]:
     """The least step that the ceilings allow, and what is assumed, in sentences."""
     bound = split.bound
+    derived = split.ceilings.startswith("derived")
     if bound is None:
+        if derived:
+            return [
+                f"no roofline bound: the memory bandwidth is not known; rates are {split.ceilings}"
+            ]
         return [
             f"the ceilings of {clean(split.device) or 'this device'} are not known: stepscope "
             "ceilings -o FILE measures them there, and --ceilings FILE takes them"
         ]
     source = "measured ceilings" if split.measured else "ceilings of the datasheet"
+    if derived:
+        source = f"ceilings {split.ceilings}"
     if bound.known_share < _MOSTLY:
         first = (
             f"roofline bound ({source}): the work of only {percent(bound.known_share)} of the "
