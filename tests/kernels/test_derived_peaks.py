@@ -30,18 +30,21 @@ def test_the_datasheet_has_the_same(
 ) -> None:
     sheet = peaks_of(product)
     found = derived_peaks(product, capability, sms, round(ghz * 1e9), 10**12)
-    assert sheet is not None and found is not None
+    assert sheet is not None
+    assert found is not None
     for math in ("fp32", "tf32", "16bit", "8bit"):
         # of Hopper the datasheet has the CUDA cores at a clock 8 % above that of the tensor cores
         close = 0.08 if capability == (9, 0) else 0.05
         assert found.of(math) == pytest.approx(sheet.of(math), rel=close), math
-    assert found.derived and not found.only_ratios
+    assert found.derived
+    assert not found.only_ratios
 
 
 def test_without_a_clock_the_ratios_are_known() -> None:
     """46 SMs of a GeForce: 16 bits with FP32 accumulation twice the CUDA cores, TF32 the same."""
     found = derived_peaks("NVIDIA GeForce RTX 5070 Ti Laptop GPU", (12, 0), 46, 0, 0)
-    assert found is not None and found.only_ratios
+    assert found is not None
+    assert found.only_ratios
     assert found.half == 2 * found.fp32 == 2 * found.tf32
     assert "names no clock" in found.source
 

@@ -257,12 +257,10 @@ def peaks_from(ceilings: Ceilings) -> Peaks:
         return stated if measured is None else measured
 
     half = ceilings.bf16_flop_per_s or ceilings.fp16_flop_per_s
-    found = {
-        "fp64_gemm": value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 GEMMs"),
-        "tf32": value(ceilings.tf32_flop_per_s, "tf32", "TF32"),
-        "half": value(half, "half", "16 bit"),
-        "eight": value(ceilings.fp8_flop_per_s, "eight", "FP8"),
-    }
+    fp64_gemm = value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 GEMMs")
+    tf32 = value(ceilings.tf32_flop_per_s, "tf32", "TF32")
+    sixteen = value(half, "half", "16 bit")
+    eight = value(ceilings.fp8_flop_per_s, "eight", "FP8")
     source = f"measured on {ceilings.measured_at} by stepscope ceilings"
     if kept and sheet:
         source += f"; {', '.join(kept)}: {sheet.source}"
@@ -273,5 +271,8 @@ def peaks_from(ceilings: Ceilings) -> Peaks:
         bandwidth=ceilings.dram_bytes_per_s,
         source=source,
         measured=True,
-        **found,
+        fp64_gemm=fp64_gemm,
+        tf32=tf32,
+        half=sixteen,
+        eight=eight,
     )

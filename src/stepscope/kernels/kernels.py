@@ -305,8 +305,10 @@ class Kernels:
         """The table of devices, and the row of this one; -1 where it is not there."""
         numbers = ("sm_count", "memory_bandwidth", "compute_major", "compute_minor", "clock_hz")
         table = self._read("device", "process_id", "device", "name", *numbers)
-        mine = among(table["process_id"], [self.gpu.process_id, -1]) if len(table) else []
-        rows = np.flatnonzero(mine & (table["device"] == self.gpu.device)) if len(table) else []
+        if not len(table):
+            return table, -1
+        mine = among(table["process_id"], [self.gpu.process_id, -1])
+        rows = np.flatnonzero(mine & (table["device"] == self.gpu.device))
         return table, int(rows[0]) if len(rows) else -1
 
     @cached_property
