@@ -34,6 +34,7 @@ def job_of(
     *,
     of: int | None = None,
     load: Times = lambda rank, step: 100.0,
+    held: Times = lambda rank, step: 0.0,
     work: Times = lambda rank, step: 8_000.0,
     grid: Times = lambda rank, step: 64.0,
     transfer: float = 200.0,
@@ -47,6 +48,7 @@ def job_of(
         ranks: the ranks that are captured.
         of: ranks that take part; those captured by default.
         load: how long each rank gets its batch.
+        held: how long its work then stays enqueued before the device begins it.
         work: how long its kernels run.
         grid: how many blocks they are launched with.
         transfer: how long data moves once the last rank has joined, a bucket.
@@ -59,7 +61,8 @@ def job_of(
     for step in range(STEPS):
         ready = {}
         for rank in everyone:
-            ready[rank] = begin + load(rank, step) + 40 + work(rank, step)
+            started = begin + load(rank, step) + 40 + held(rank, step)
+            ready[rank] = started + work(rank, step)
         last = max(ready.values())
         end = last + transfer
         after = end + 5 + OPTIMIZER + 20
@@ -67,7 +70,7 @@ def job_of(
             loaded = begin + load(rank, step)
             build.range(begin, after - 1, f"step {step}")
             build.range(begin, loaded, "dataload")
-            at, call = loaded + 40, loaded
+            at, call = loaded + 40 + held(rank, step), loaded
             length = work(rank, step) / KERNELS
 
             def launch(call: float) -> tuple[float, float]:
@@ -131,6 +134,21 @@ def test_a_late_loader_is_a_straggler(tmp_path: Path) -> None:
     assert finding.predicted_step_ns == pytest.approx(8.765 * MS, rel=0.02)
     assert "rank 2" in finding.message
     agrees(job, diagnosis)
+
+
+def test_a_rank_whose_gpu_does_not_begin_what_is_enqueued_is_no_straggler(tmp_path: Path) -> None:
+    """Rank 1 has launched in time, and its GPU begins 8 ms later: that is nothing it does.
+
+    Not in the first step: a capture in which each launch takes so long has other clocks.
+    """
+    held = {(1, step): 8_000.0 for step in range(1, STEPS)}
+    job = job_of(tmp_path, range(4), held=lambda rank, step: held.get((rank, step), 0.0))
+    diagnosis = job.diagnose()
+    agrees(job, diagnosis)
+    assert only(diagnosis).cause == "insufficient_data"
+    assert "although work is enqueued" in only(diagnosis).message
+    steps = diagnosis.accounting[1].idle_by_cause_ns["unexplained"] / (7_950e3)
+    assert 8.9 < steps < 9.1
 
 
 def test_what_all_ranks_suffer_from_is_no_straggler(tmp_path: Path) -> None:

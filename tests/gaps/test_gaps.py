@@ -286,3 +286,81 @@ def test_two_devices_and_processes_are_separate(tmp_path: Path) -> None:
     for e in gpus:
         assert_identity(e)
     assert np.array_equal(gpus[1].accounting.compute_ns[1:3], [200 * US] * 2)
+
+
+def held(tmp_path: Path, late: float, *, clocks: float = 0.0, wait: bool = False) -> Explanation:
+    """A kernel a step starts so long after the end of its launch on an idle GPU, us.
+
+    Args:
+        tmp_path: for the trace.
+        late: how long after.
+        clocks: by how much the device's clock is ahead of the host's, us.
+        wait: whether the host waits for it.
+    """
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD, f"step {i}")
+        build.kernel(at + clocks + 8, at + clocks + 1_000, call=(at, at + 5))
+        again = at + clocks + 1_500
+        start = again + 5 + clocks + late
+        build.kernel(start, at + 9_000, call=(again, again + 5))
+        if wait:
+            build.api(again + 10, at + 9_010, "cudaStreamSynchronize")
+    return explained(build, tmp_path)
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_what_is_enqueued_and_does_not_start_is_nobodys(tmp_path: Path, wait: bool) -> None:
+    """All of 2.4 ms but 50 us more than the quickest launch, which takes 8."""
+    e = held(tmp_path, 2_400, wait=wait)
+    assert per_step(e, "unexplained") == pytest.approx(2_400 - 50 - 8)
+
+
+@pytest.mark.parametrize("clocks", [0.0, 300.0])
+def test_a_latency_is_the_hosts_whatever_the_clocks(tmp_path: Path, clocks: float) -> None:
+    assert per_step(held(tmp_path, 45, clocks=clocks), "unexplained") == 0
+
+
+@pytest.mark.parametrize(("first", "cause"), [(1 << 20, "host_compute"), (8, "input_starvation")])
+def test_who_has_uploaded_a_part_of_a_batch_does_not_wait_for_it(
+    tmp_path: Path, first: int, cause: str
+) -> None:
+    """2 ms of silence between two uploads, of images and labels; a learning rate is no part."""
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD - 1, f"step {i}")
+        build.copy(at + 10, at + 500, call=(at + 5, at + 8), size=first)
+        build.copy(at + 2_550, at + 2_560, call=(at + 2_540, at + 2_545), size=2_048)
+        for k, name in enumerate(["forward", "backward", "adam_kernel"]):
+            start = at + 2_570 + 2_400 * k
+            build.kernel(start, start + 2_395, call=(at + 2_561 + k, at + 2_562 + k), name=name)
+        build.api(at + 2_565, at + PERIOD, "cudaStreamSynchronize")
+    e = explained(build, tmp_path)
+    assert per_step(e, cause) == pytest.approx(2_040, abs=30)
+
+
+@pytest.mark.parametrize(
+    ("ahead", "between", "cause"),
+    [
+        ("cudaDeviceSynchronize", "cudaLaunchKernel", "compilation_or_warmup"),
+        ("cudaGetLastError", "cudaLaunchKernel", "host_compute"),
+        ("cudaDeviceSynchronize", "cudaMemcpyAsync", "host_compute"),
+    ],
+)
+def test_collecting_garbage_before_a_capture_is_a_part_of_it(
+    tmp_path: Path, ahead: str, between: str, cause: str
+) -> None:
+    """PyTorch synchronises, collects for 6 ms, fills a seed and begins a capture of 1 ms."""
+    build = Build()
+    for i in range(STEPS):
+        at = i * PERIOD
+        build.range(at, at + PERIOD - 1, f"step {i}")
+        build.api(at + 5, at + 10, ahead)
+        build.kernel(at + 6_030, at + 6_035, call=(at + 6_010, at + 6_015), call_name=between)
+        build.api(at + 6_020, at + 6_025, "cudaStreamBeginCapture")
+        build.api(at + 7_000, at + 7_020, "cudaStreamEndCapture")
+        build.kernel(at + 7_060, at + 9_990, call=(at + 7_030, at + 7_035))
+    e = explained(build, tmp_path)
+    assert per_step(e, cause) == pytest.approx(6_000 + (cause != "host_compute") * 1_000, abs=30)

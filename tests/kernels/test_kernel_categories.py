@@ -91,7 +91,7 @@ def test_unknown_products_have_no_peaks() -> None:
     assert peaks_of("NVIDIA A10G") is None  # no public sheet was found
     assert peaks_of("NVIDIA H800") is None  # its datasheet is not public
     assert peaks_of("NVIDIA GeForce RTX 4090 Laptop GPU") is None
-    assert peaks_of("NVIDIA GeForce RTX 4080 SUPER") is None
+    assert peaks_of("NVIDIA RTX 5000 Ada Generation Laptop GPU") is None
     # one name, two memories: 760 GB/s with 10 GB, 912 with 12
     assert peaks_of("NVIDIA GeForce RTX 3080") is None
 

@@ -420,3 +420,25 @@ def test_a_kernel_at_the_end_of_a_model_says_that_there_is_one_pass(
     layers(build, 12, head=False, tail=False)
     build.kernel(36 * 110 + 10, 36 * 110 + 100, call=(36 * 110, 36 * 110 + 5), name=end)
     assert explained(build, tmp_path).steps.source == source
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("Optimizer.zero_grad#Adam.zero_grad", "forward"),
+        ("zero_grad", "forward"),
+        ("Optimizer.step#Adam.step", "training_step"),
+        ("gradient_tape/model/dense/MatMul:MatMul", "training_step"),
+    ],
+)
+def test_clearing_gradients_is_no_training_step(tmp_path: Path, name: str, kind: str) -> None:
+    """Who clears gradients trains, but whether these steps go back is another matter."""
+    build = Build()
+    for i in range(4):
+        at = 10_000 * i
+        build.range(at, at + 9_900, f"ProfilerStep#{i}")
+        build.range(at + 5, at + 100, name)
+        build.kernel(at + 200, at + 9_800, call=(at + 150, at + 160))
+    e = explained(build, tmp_path)
+    assert e.steps.kind == kind
+    assert e.workload.kind == "training"

@@ -9,6 +9,7 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.activity.device import gpus
+from stepscope.breakdown.explain import explain
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload
 from stepscope.steps.model import Steps, steady_steps
@@ -211,3 +212,30 @@ def test_nothing_repeats() -> None:
 )
 def test_steady(durations: list[int], first: int, last: int) -> None:
     assert steady_steps(np.array(durations) * 1_000_000)[:2] == (first, last)
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_was_launched_before_the_recording_is_work_of_an_earlier_step(
+    tmp_path: Path, recorded: bool
+) -> None:
+    """The device is 6 ms behind the host, which begins a step of 10 ms at each mark.
+
+    The first 6 ms of work are of the step ahead, whose calls are not in the capture.
+    """
+    build = Build()
+    build.kernel(0, 6_000, call=(-9_000, -8_990) if recorded else None, name="update")
+    for i in range(4):
+        at = 10_000.0 * i
+        build.range(at, at + 9_990, f"ProfilerStep#{i}")
+        for k in range(10):
+            start = at + 6_000 + 1_000 * k
+            build.kernel(start, start + 1_000, call=(at + 10 * k, at + 10 * k + 5), name=f"k{k}")
+    trace = build.trace(tmp_path)
+    (found,) = explain(trace.frame, trace.meta)
+    assert ((found.bounds_ns - found.steps.begin_ns[0]) // 1_000).tolist() == [
+        6_000,
+        16_000,
+        26_000,
+        36_000,
+        46_000,
+    ]

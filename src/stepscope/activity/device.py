@@ -11,6 +11,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.communication import is_communication
+from stepscope.activity.retries import with_waits
 from stepscope.intervals import union
 from stepscope.intervals.algebra import EMPTY, Intervals
 from stepscope.intervals.distinct import among, distinct_values, with_counts, with_first
@@ -257,6 +258,18 @@ class GpuTimeline:
             found.append(times)
         return found[0], found[1]
 
+    @cached_property
+    def launched_before(self) -> BoolArray:
+        """Operations ahead of the first one of their stream whose launching call was recorded.
+
+        Their own calls came before the recording began.
+        """
+        if not len(self.host.api):
+            return np.zeros(len(self.ops), bool)
+        ahead, behind = self.enqueued_between_ns
+        before: BoolArray = (self.call < 0) & (ahead == UNKNOWN_NS) & (behind > UNKNOWN_NS)
+        return before
+
     def calls_of(self, mask: BoolArray) -> BoolArray:
         """Mask of the rows of ``host.api`` that enqueued any of the selected operations."""
         calls = np.zeros(len(self.host.api), bool)
@@ -287,6 +300,7 @@ def gpus(read: Reader) -> list[GpuTimeline]:
     is_cuda = api.equals("api", "runtime", "driver")
     is_os = api.equals("api", "osrt")
     cuda, os_calls = api.take(is_cuda), api.take(is_os)
+    cuda = with_waits(cuda, gpu)
     call = launching_calls(gpu, cuda)
     of_process = rows_by(gpu["process_id"])
     calls_of_process = rows_by(cuda["process_id"])

@@ -237,7 +237,10 @@ def explain_gpu(
     steps, bounds = find_steps(gpu, does, meta.window_start_ns, choice)
     durations = np.diff(bounds)
     first, last, set_aside = steady_steps(
-        durations, open_end=steps.open_end, inside=begins_inside(gpu, steps)
+        durations,
+        open_end=steps.open_end,
+        inside=begins_inside(gpu, steps),
+        behind=bool(bounds[0] > steps.begin_ns[0]),
     )
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))

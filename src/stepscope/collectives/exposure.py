@@ -18,6 +18,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import host as h
+from stepscope.activity import names as words
 from stepscope.breakdown.explain import Explanation
 from stepscope.collectives.calls import Participant
 from stepscope.collectives.match import Matched, RankOps
@@ -96,12 +97,16 @@ def pace(p: Participant, e: Explanation) -> Pace:
 
 
 def host_waits(e: Explanation) -> Intervals:
-    """When the host waited for a busy device: in synchronisations, copies, and for a full queue."""
+    """When the host waited for a busy device: in synchronisations, copies, and for a full queue.
+
+    Releases of memory wait for it as well.
+    """
     api = e.gpu.host.api
     calls = np.flatnonzero(e.gpu.calls_of(e.gpu.call >= 0))
     length = api["end_ns"][calls] - api["start_ns"][calls]
     blocked = calls[length > _BLOCKED_LAUNCH * np.median(length)] if len(calls) else calls
-    rows = np.concatenate((e.timeline.blocking.call, blocked)).astype(np.int64)
+    releases = np.flatnonzero(api.matches("name", words.RELEASE_CALL))
+    rows = np.concatenate((e.timeline.blocking.call, blocked, releases)).astype(np.int64)
     rows = rows[among(api["thread_id"][rows], e.gpu.host.launch_threads)]
     return intersect(union(api["start_ns"][rows], api["end_ns"][rows]), e.gpu.busy)
 

@@ -28,6 +28,8 @@ _MOST: Final = 1 / 3
 
 _LONGEST_NAME: Final = 80
 
+_MOST_OF_IT: Final = 0.5
+
 SLICES: Final = 4
 """Pauses from which on it means something that they are equally long."""
 
@@ -43,6 +45,12 @@ _SHARED: Final = (
     "program takes its time slices on the same GPU: look with nvidia-smi pmon while it runs"
 )
 
+_ENQUEUED: Final = (
+    "; most of it although work is enqueued, so that neither the host nor the process's own work "
+    "delays it: another process or context on the GPU, a power state, launches that Windows holds "
+    "back, or something not recorded; look with nvidia-smi pmon and nvidia-smi -q -d "
+    f"CLOCK,POWER; next capture: {captures.PLAIN}"
+)
 
 _MESSAGE: Final = (
     "the GPU idles {unexplained_ns_per_step} per step ({unexplained_share} of it) for reasons that "
@@ -66,9 +74,16 @@ def _figures() -> list[Figure]:
         Figure("unexplained_ns_per_step", "ns_per_step", time),
         Figure("unexplained_share", "share", f"SELECT round(({time}) / ({STEP_SQL}), 4)"),
         Figure(
-            "unexplained_gaps_per_step", "per_step", f"SELECT count(*) / {STEADY_STEPS} {of_it}"
+            "unexplained_gaps_per_step",
+            "per_step",
+            f"SELECT count(DISTINCT coalesce(gpu_op_id, -1)) / {STEADY_STEPS} {of_it}",
         ),
-        Figure("longest_unexplained_ns", "ns", f"SELECT max(end_ns - start_ns)::BIGINT {of_it}"),
+        Figure(
+            "longest_unexplained_ns",
+            "ns",
+            "SELECT max(ns) FROM (SELECT sum(end_ns - start_ns)::BIGINT AS ns "
+            f"{of_it} GROUP BY gpu_op_id)",
+        ),
     ]
 
 
@@ -96,10 +111,36 @@ def _template(case: Case) -> str:
         if stated
     ]
     anywhere = not _before(case, segments["op"][rows], end - start)
-    if anywhere and _equally_long(end - start):
+    if anywhere and _equally_long(_pauses(segments["op"][rows], end - start)):
         return f"{_MESSAGE}; {_SHARED}"
+    if anywhere and enqueued_ns(case) > _MOST_OF_IT * float((end - start).sum()):
+        return _MESSAGE + _ENQUEUED
     lies = f"; most of it lies {', '.join(known)}" if known else "; nothing says where"
     return f"{_MESSAGE}{lies}; next capture: {_capture(case, rows)}"
+
+
+def enqueued_ns(case: Case) -> float:
+    """Idle time without a cause for which the operation that ends it was enqueued already, ns.
+
+    Kernels of a graph are enqueued together, and wait for one another.
+    """
+    gpu = case.explanation.gpu
+    segments = case.explanation.gaps.segments
+    rows = np.flatnonzero(case.explanation.segments_of(_ID) & (segments["op"] >= 0))
+    op = segments["op"][rows]
+    call = gpu.call[op]
+    single = (call >= 0) & ~gpu.ops.equals("kind", "graph")[op] & (gpu.ops["graph_id"][op] < 0)
+    rows, call = rows[single], call[single]
+    if not len(rows):
+        return 0.0
+    by_then = gpu.host.api["end_ns"][call] <= segments["start_ns"][rows]
+    return float((segments["end_ns"][rows] - segments["start_ns"][rows])[by_then].sum())
+
+
+def _pauses(op: IntArray, length: IntArray) -> IntArray:
+    """Lengths of the pauses that segments are parts of: one ends with each operation."""
+    _, pause = distinct_rows((op,))
+    return np.bincount(pause, weights=length).astype(np.int64)
 
 
 def _equally_long(length: IntArray) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
+from stepscope.activity.host import LONG_UNTRACED_NS
 from stepscope.intervals import intersect, overlap_per_window, subtract, union
 from stepscope.intervals.algebra import Intervals
 from stepscope.intervals.distinct import among, with_first
@@ -78,15 +79,21 @@ def first_calls(gpu: GpuTimeline) -> FirstCalls:
     op = np.concatenate((launch, np.full(len(kind), -1, np.int64)))
     start, end = api["start_ns"][call], api["end_ns"][call]
     rows = among(api["thread_id"][call], gpu.host.launch_threads)
-    # a wait for the device, or a tool that writes its records, makes any call long
+    rows &= ~_held_up(gpu, call)
+    order = np.flatnonzero(rows)
+    order = order[np.argsort((start - end)[order], kind="stable")]
+    return FirstCalls(call[order], op[order])
+
+
+def _held_up(gpu: GpuTimeline, call: IntArray) -> BoolArray:
+    """Calls made long by a wait for the device, or by a tool that writes its records."""
+    start, end = (gpu.host.api[name][call] for name in ("start_ns", "end_ns"))
     elsewhere = union(
         np.concatenate((gpu.busy[0], gpu.host.overhead["start_ns"])),
         np.concatenate((gpu.busy[1], gpu.host.overhead["end_ns"])),
     )
-    rows &= overlap_per_window(elsewhere, start, end) <= (1 - _IDLE) * (end - start)
-    order = np.flatnonzero(rows)
-    order = order[np.argsort((start - end)[order], kind="stable")]
-    return FirstCalls(call[order], op[order])
+    held: BoolArray = overlap_per_window(elsewhere, start, end) > (1 - _IDLE) * (end - start)
+    return held
 
 
 def _first_launches(gpu: GpuTimeline) -> IntArray:
@@ -113,6 +120,7 @@ def _first_of_kind(gpu: GpuTimeline) -> IntArray:
     rows = np.flatnonzero(~api.matches("name", _LAUNCH) & ~api.matches("name", _OTHER))
     took = (api["end_ns"] - api["start_ns"])[rows]
     firsts = rows[_long_firsts(api["name"][rows], took)]
+    firsts = firsts[~_held_up(gpu, firsts)]
     if not len(firsts):
         return firsts
     firsts = np.concatenate((firsts, _continued(gpu, rows, firsts)))
@@ -190,6 +198,7 @@ def compile_time(
     """
     quiet_here = subtract(quiet, input_time)
     parts = [_named(gpu, read, quiet_here), _before_loading(gpu, quiet), _captures(gpu)]
+    parts.append(_before_captures(gpu, quiet))
     parts.append(_before_new_kernels(gpu, quiet, second_step_ns))
     parts.append(_planning(gpu, read, quiet))
     parts.append(_searches(gpu, read))
@@ -287,6 +296,30 @@ def _searches(gpu: GpuTimeline, read: Reader) -> Intervals:
     at = np.sort(api["start_ns"][timed])
     held = np.searchsorted(at, end) > np.searchsorted(at, start)
     return start[held], end[held]
+
+
+def _before_captures(gpu: GpuTimeline, quiet: Intervals) -> Intervals:
+    """Silences between a synchronisation and the begin of a capture.
+
+    Before PyTorch captures a graph it synchronises, collects garbage, which takes long, gives back
+    what its allocator keeps, and fills the seeds of the random numbers. What is copied in between
+    is another matter.
+    """
+    api = gpu.host.api
+    none = np.empty(0, np.int64)
+    if not len(api):
+        return none, none
+    mine = np.flatnonzero(among(api["thread_id"], gpu.host.launch_threads))
+    start = api["start_ns"][mine]
+    behind = np.searchsorted(start, quiet[1])
+    waited = np.append(api.matches("name", words.SYNC_CALL)[mine], False)[behind - 1]
+    begins = api.matches("name", words.BEGIN_CAPTURE)[mine]
+    copies = np.cumsum(np.append(0, api.matches("name", words.COPY_CALL)[mine]))
+    rows = np.append(np.flatnonzero(begins), len(mine))
+    following = rows[np.searchsorted(rows, behind)]
+    at = np.append(start, np.iinfo(np.int64).max)[following]
+    hits = waited & (at - quiet[1] < LONG_UNTRACED_NS) & (copies[following] == copies[behind])
+    return quiet[0][hits], quiet[1][hits]
 
 
 def _captures(gpu: GpuTimeline) -> Intervals:

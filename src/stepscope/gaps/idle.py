@@ -34,6 +34,7 @@ from stepscope.activity.host import (
     Attributed,
     HostTimeline,
     charge_attributed,
+    cut,
     inside,
 )
 from stepscope.gaps.migrations import asked_ns
@@ -41,7 +42,7 @@ from stepscope.gaps.profiler_overhead import NO_COST, RecordingOverhead
 from stepscope.gaps.untraced_cpu import NAMED_INPUT, Loop, explain_untraced_cpu
 from stepscope.intervals import complement, overlap_per_window
 from stepscope.intervals.algebra import Intervals
-from stepscope.intervals.distinct import among
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 LATENCY_NS: Final = 6_000
@@ -65,12 +66,15 @@ class Enqueued:
         end_ns: its end; the begin where the call itself is not in the capture.
         recorded: whether the call is in the capture.
         latency_ns: from the begin of a call to the start of its kernel on an idle device.
+        longest_ns: what of the time from the end of a call to the start of its operation may be
+            latency, or a difference of the clocks.
     """
 
     begin_ns: IntArray
     end_ns: IntArray
     recorded: BoolArray
     latency_ns: int
+    longest_ns: int = LONGEST_LATENCY_NS
 
 
 def enqueued(gpu: GpuTimeline, ops: IntArray, idle_from_ns: IntArray) -> Enqueued:
@@ -88,6 +92,10 @@ def enqueued(gpu: GpuTimeline, ops: IntArray, idle_from_ns: IntArray) -> Enqueue
     if not len(api):
         never = np.full(len(ops), UNKNOWN_NS)
         return Enqueued(never, never, recorded, LATENCY_NS)
+    linked = np.flatnonzero(gpu.call >= 0)
+    # what even the quickest launch of all takes may be a difference of the clocks
+    quickest = (gpu.ops["start_ns"][linked] - api["start_ns"][gpu.call[linked]]).tolist()
+    longest = LONGEST_LATENCY_NS + max(0, min(quickest, default=0))
     begin = np.where(recorded, api["start_ns"][np.maximum(call, 0)], UNKNOWN_NS)
     end = np.where(recorded, api["end_ns"][np.maximum(call, 0)], UNKNOWN_NS)
     start = gpu.ops["start_ns"][row]
@@ -101,7 +109,7 @@ def enqueued(gpu: GpuTimeline, ops: IntArray, idle_from_ns: IntArray) -> Enqueue
         moved = asked_ns(gpu, row, idle_from_ns)
         begin = np.where(lost & (moved > UNKNOWN_NS), moved, begin)
         end = np.where(lost, begin, end)
-    return Enqueued(begin, end, recorded, latency)
+    return Enqueued(begin, end, recorded, latency, longest)
 
 
 def _latency_ns(measured_ns: IntArray) -> int:
@@ -157,6 +165,9 @@ CAUSE_OF_LABEL: Final = {
     h.UNTRACED_CPU: "host_compute",
 }
 """What idle time is charged to while the host does what a label says, unless more is known."""
+
+_NEVER_HOLDS: Final = ("launch_bound", "host_sync", "host_compute", "input_starvation")
+"""Causes of idle time that cannot keep an operation from starting once it is enqueued."""
 
 KERNEL_GAP_NS = 20_000
 """An operation that was enqueued in time starts within this time after its predecessor: the
@@ -224,6 +235,7 @@ def explain_gaps(
     # on the device, and what that does not explain stays unexplained.
     queued = (call_start < start) & (op >= 0)
 
+    held_from = np.where(at.recorded, call_end + at.longest_ns, np.iinfo(np.int64).max)
     late = _split_by_host(start[~queued], end[~queued], op[~queued], call_start[~queued], timeline)
     cause, evidence = _causes_of_labels(gpu, timeline, late, loop or Loop())
     late_frame = {
@@ -257,6 +269,7 @@ def explain_gaps(
     joined = {k: np.concatenate((late_frame[k], queued_frame[k])) for k in late_frame}
     order = np.argsort(joined["start_ns"], kind="stable")
     columns = {k: v[order] for k, v in joined.items()}
+    columns = _charge_held(columns, (np.maximum(start, held_from), end))
     attributed = [(_CODE[cause], at) for cause, at in (events or {}).items()]
     columns = charge_attributed(columns, attributed)
     columns = _charge_drained(gpu, timeline, columns)
@@ -308,6 +321,28 @@ def _causes_of_labels(
         evidence[untraced] = why[which]
         cause[untraced[is_input[which]]] = _CODE["input_starvation"]
     return cause, evidence
+
+
+def _charge_held(columns: dict[str, IntArray], since: Intervals) -> dict[str, IntArray]:
+    """Take from the host the idle time at whose end an operation starts that was long enqueued.
+
+    Whatever the host does meanwhile, and though it waits for that operation, it does not delay it.
+    Allocations, copies and the loading of code may, for they hold the driver or the device.
+
+    Args:
+        columns: the segments; disjoint, in time order.
+        since: from when the operation that ends each gap could have run, and the end of the gap.
+    """
+    real = since[0] < since[1]
+    if not real.any():
+        return columns
+    begin, end = since[0][real], since[1][real]
+    columns = cut(columns, distinct_values(begin))
+    hosts = among(columns["cause"], [_CODE[cause] for cause in _NEVER_HOLDS])
+    taken = hosts & inside((begin, end), columns["start_ns"])
+    columns["cause"] = np.where(taken, _CODE["unexplained"], columns["cause"])
+    columns["evidence"] = np.where(taken, -1, columns["evidence"])
+    return columns
 
 
 def _blocked_call(

@@ -7,7 +7,8 @@ afterwards. Without evidence it is host work.
 
 An upload alone is weak evidence, for all host work may end in one. It counts where the program
 trains, as far as anyone can tell, where the upload is the first thing in a step and not a mere
-scalar, and where it does not bring back what went to the host before.
+scalar, where it does not bring back what went to the host before, and where no kernel needed the
+part of a batch that was uploaded before it: the host then had the batch.
 
 Work of the program comes at its place in the step: the same number of operations after the step's
 begin, or before its end, as in other steps. A pause at a place that takes microseconds in the
@@ -223,6 +224,10 @@ def _is_batch(gpu: GpuTimeline, op: IntArray, step_begin_ns: IntArray) -> BoolAr
     size = np.where(is_up, np.maximum(ops["bytes"], 0), 0)[order]
     total = np.concatenate(([0], np.cumsum(size)))
     enough = total[until] - total[place[op]] >= MIN_BATCH_BYTES
+    # and what was uploaded since the last kernel is a part of the same one
+    after = np.concatenate(([0], kernels[:-1] + 1))
+    first_of_it = after[np.searchsorted(kernels[:-1], place[op])]
+    enough &= total[place[op]] - total[first_of_it] < MIN_BATCH_BYTES
     back = ~returning(gpu, step_begin_ns)[op] | (ops["bytes"][op] <= SMALL_COPY_BYTES)
     at = np.sort(enqueued[gpu.is_kernel])
     few = BEGINNING * len(at) / max(len(step_begin_ns), 1)

@@ -26,6 +26,8 @@ class Peaks:
         fp64_gemm: GEMMs in double precision, on tensor cores where it has such for
             them, FLOP/s; 0: as ``fp64``.
         measured: whether these were measured rather than taken from a datasheet.
+        derived: whether they follow from the architecture, SMs and clock.
+        only_ratios: whether only the ratios between types are known, and what it reaches at most.
     """
 
     name: str
@@ -38,6 +40,8 @@ class Peaks:
     source: str
     fp64_gemm: float = 0.0
     measured: bool = False
+    derived: bool = False
+    only_ratios: bool = False
 
     @property
     def bf16(self) -> bool:
@@ -66,6 +70,7 @@ _GA102 = "NVIDIA Ampere GA102 GPU architecture whitepaper V2"
 _AD102 = "NVIDIA Ada GPU architecture whitepaper V2"
 _GB202 = "NVIDIA RTX Blackwell GPU architecture whitepaper"
 _TURING = "NVIDIA Turing GPU architecture whitepaper"
+_BOOST = "NVIDIA product specifications ({}), with the rates of its architecture's whitepaper"
 _64TH = "; FP64 is 1/64 of FP32 by architecture"
 _32ND = "; FP64 is 1/32 of FP32 by architecture"
 
@@ -122,7 +127,7 @@ _PRODUCTS: Final = (
     _p(r"RTX 6000 Ada", "RTX 6000 Ada", 1.42, 0, 91.1, 182.1, 364.2, 728.5, 960,
        f"NVIDIA RTX 6000 Ada datasheet; its FP8 peak halved for density, and again for TF32 and "
        f"16 bit, as in the {_AD102}" + _64TH),
-    _p(r"RTX 5000 Ada", "RTX 5000 Ada", 1.02, 0, 65.3, 130.6, 261.1, 522.2, 576,
+    _p(r"RTX 5000 Ada(?!.*Laptop)", "RTX 5000 Ada", 1.02, 0, 65.3, 130.6, 261.1, 522.2, 576,
        f"NVIDIA RTX 5000 Ada datasheet; its FP8 peak halved for density, and again for TF32 and "
        f"16 bit, as in the {_AD102}" + _64TH),
     _p(r"RTX A5000(?! Laptop)", "RTX A5000", 0.43, 0, 27.8, 55.6, 111.1, 0, 768,
@@ -134,11 +139,23 @@ _PRODUCTS: Final = (
        _GB202 + _64TH),
     _p(r"RTX 5080(?! Laptop)", "RTX 5080", 0.88, 0, 56.3, 56.3, 112.6, 225.1, 960,
        _GB202 + _64TH),
+    _p(r"RTX 5070 Ti(?! Laptop)", "RTX 5070 Ti", 0.69, 0, 43.9, 43.9, 87.9, 175.8, 896,
+       _BOOST.format("70 SMs, 2.452 GHz") + _64TH),
+    _p(r"RTX 5070(?! Ti| Laptop)", "RTX 5070", 0.48, 0, 30.9, 30.9, 61.7, 123.5, 672,
+       _BOOST.format("48 SMs, 2.512 GHz") + _64TH),
+    _p(r"RTX 4080 SUPER", "RTX 4080 SUPER", 0.82, 0, 52.2, 52.2, 104.4, 208.9, 736,
+       _BOOST.format("80 SMs, 2.55 GHz") + _64TH),
+    _p(r"RTX 4070 Ti(?! SUPER)", "RTX 4070 Ti", 0.63, 0, 40.1, 40.1, 80.2, 160.4, 504,
+       _BOOST.format("60 SMs, 2.61 GHz") + _64TH),
     _p(r"RTX 4080(?! SUPER| Laptop)", "RTX 4080", 0.76, 0, 48.7, 48.7, 97.5, 194.9, 716.8,
        _AD102 + _64TH),
     _p(r"RTX 4090(?! D| Laptop)", "RTX 4090", 1.29, 0, 82.6, 82.6, 165.2, 330.3, 1008,
        _AD102 + _64TH),
     _p(r"RTX 3090(?! Ti)", "RTX 3090", 0.56, 0, 35.6, 35.6, 71, 0, 936, _GA102 + _64TH),
+    _p(r"RTX 3090 Ti", "RTX 3090 Ti", 0.63, 0, 40, 40, 80, 0, 1008,
+       _BOOST.format("84 SMs, 1.86 GHz") + _64TH),
+    _p(r"RTX 3070 Ti(?! Laptop)", "RTX 3070 Ti", 0.34, 0, 21.7, 21.7, 43.5, 0, 608,
+       _BOOST.format("48 SMs, 1.77 GHz") + _64TH),
     _p(r"RTX 3070(?! Ti| Laptop)", "RTX 3070", 0.32, 0, 20.3, 20.3, 40.6, 0, 448, _GA102 + _64TH),
     _p(r"TITAN RTX", "TITAN RTX", 0.51, 0, 16.3, 0, 130.5, 0, 672, _TURING + _32ND),
     _p(r"Quadro RTX [68]000", "Quadro RTX 6000 and 8000", 0.51, 0, 16.3, 0, 130.5, 0, 672,
@@ -240,12 +257,10 @@ def peaks_from(ceilings: Ceilings) -> Peaks:
         return stated if measured is None else measured
 
     half = ceilings.bf16_flop_per_s or ceilings.fp16_flop_per_s
-    found = {
-        "fp64_gemm": value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 GEMMs"),
-        "tf32": value(ceilings.tf32_flop_per_s, "tf32", "TF32"),
-        "half": value(half, "half", "16 bit"),
-        "eight": value(ceilings.fp8_flop_per_s, "eight", "FP8"),
-    }
+    fp64_gemm = value(ceilings.fp64_gemm_flop_per_s, "fp64_gemm", "FP64 GEMMs")
+    tf32 = value(ceilings.tf32_flop_per_s, "tf32", "TF32")
+    sixteen = value(half, "half", "16 bit")
+    eight = value(ceilings.fp8_flop_per_s, "eight", "FP8")
     source = f"measured on {ceilings.measured_at} by stepscope ceilings"
     if kept and sheet:
         source += f"; {', '.join(kept)}: {sheet.source}"
@@ -256,5 +271,8 @@ def peaks_from(ceilings: Ceilings) -> Peaks:
         bandwidth=ceilings.dram_bytes_per_s,
         source=source,
         measured=True,
-        **found,
+        fp64_gemm=fp64_gemm,
+        tf32=tf32,
+        half=sixteen,
+        eight=eight,
     )

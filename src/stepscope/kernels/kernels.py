@@ -16,6 +16,7 @@ from stepscope.intervals.distinct import among
 from stepscope.kernels.attribution import OF_BACKWARD, Attribution
 from stepscope.kernels.categories import CATEGORIES, MATHS, KernelClass, classify
 from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
+from stepscope.kernels.derived_peaks import derived_peaks
 from stepscope.kernels.sharing import own_time_ns
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
@@ -293,28 +294,41 @@ class Kernels:
     @cached_property
     def device(self) -> tuple[str, int, int]:
         """Product name, SMs and recorded memory bandwidth (bytes/s; 0 if unknown)."""
-        table = self._read("device", "process_id", "device", "name", "sm_count", "memory_bandwidth")
-        for row in range(len(table)):
-            if table["device"][row] == self.gpu.device and table["process_id"][row] in (
-                self.gpu.process_id,
-                -1,
-            ):
-                return (
-                    table.text("name", row),
-                    max(int(table["sm_count"][row]), 0),
-                    max(int(table["memory_bandwidth"][row]), 0),
-                )
-        return "", 0, 0
+        table, row = self._device_row
+        if row < 0:
+            return "", 0, 0
+        sms, bandwidth = (max(int(table[c][row]), 0) for c in ("sm_count", "memory_bandwidth"))
+        return table.text("name", row), sms, bandwidth
+
+    @cached_property
+    def _device_row(self) -> tuple[Frame, int]:
+        """The table of devices, and the row of this one; -1 where it is not there."""
+        numbers = ("sm_count", "memory_bandwidth", "compute_major", "compute_minor", "clock_hz")
+        table = self._read("device", "process_id", "device", "name", *numbers)
+        if not len(table):
+            return table, -1
+        mine = among(table["process_id"], [self.gpu.process_id, -1])
+        rows = np.flatnonzero(mine & (table["device"] == self.gpu.device))
+        return table, int(rows[0]) if len(rows) else -1
 
     @cached_property
     def peaks(self) -> Peaks | None:
-        """Peaks of the device, measured or of its datasheet; None for an unknown product.
+        """Peaks of the device; None where nothing tells.
 
-        Of a device that the capture does not name, those that the user gives.
+        They are measured, of its datasheet, or else derived from its architecture. Of a device that
+        the capture does not name, those that the user gives.
         """
         if self._ceilings is not None and self.device[0] in ("", self._ceilings.device):
             return peaks_from(self._ceilings)
-        return peaks_of(self.device[0])
+        product, sms, bandwidth = self.device
+        table, row = self._device_row
+        sheet = peaks_of(product)
+        if sheet is not None or row < 0:
+            return sheet
+        major, minor, clock = (
+            int(table[column][row]) for column in ("compute_major", "compute_minor", "clock_hz")
+        )
+        return derived_peaks(product, (major, minor), sms, max(clock, 0), bandwidth)
 
     @cached_property
     def bandwidth(self) -> float:

@@ -146,7 +146,7 @@ def operator_rooflines(view: JobView, paths: list[str]) -> OperatorRooflines:
         step_ns=round(step_ns),
         flop_per_step=flop,
         flop_per_s=rate,
-        mfu=rate / sheet.half if sheet and sheet.half else None,
+        mfu=rate / sheet.half if sheet and sheet.half and not sheet.only_ratios else None,
         known_share=known_share,
         operators=operators,
         warnings=_warnings(first, bool(operators), any(o.examine for o in operators)),

@@ -140,13 +140,20 @@ def _bound_briefly(split: KernelSplit, diagnosis: Diagnosis) -> list[str]:
 
 
 def _source(split: KernelSplit) -> str:
+    if split.ceilings.startswith("derived"):
+        return f"ceilings {split.ceilings}"
     return "measured ceilings" if split.measured else "ceilings of the datasheet"
 
 
 def bound_lines(split: KernelSplit) -> list[str]:
     """The least step that the ceilings allow, and what is assumed, in sentences."""
     bound = split.bound
+    derived = split.ceilings.startswith("derived")
     if bound is None:
+        if derived:
+            return [
+                f"no roofline bound: the memory bandwidth is not known; rates are {split.ceilings}"
+            ]
         return [
             f"the ceilings of {clean(split.device) or 'this device'} are not known: stepscope "
             "ceilings -o FILE measures them there, and --ceilings FILE takes them"

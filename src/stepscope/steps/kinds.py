@@ -32,9 +32,11 @@ BACKWARD_KERNEL: Final = re.compile(
 transposed convolution calculates on its way forward; who trains needs that of the weights, too."""
 _BACKWARD_OPERATOR: Final = re.compile(r"^autograd::engine|Backward\d*$|^aten::\w+_backward\b")
 _TRAINING_RANGE: Final = re.compile(
-    r"^Optimizer\.(step|zero_grad)#|(?<![a-z])(backward|bwd|optimi[sz]er|zero_?grad|train(ing)?|1f1b)(?![a-z])",
+    r"(?<![a-z])(backward|bwd|optimi[sz]er|train(ing)?|1f1b|gradient_?tape)(?![a-z])",
     re.IGNORECASE,
 )
+_CLEARING_RANGE: Final = re.compile(r"(?<![a-z])zero_?grad(?![a-z])", re.IGNORECASE)
+"""Ranges that clear gradients: a program that trains does so, whether it goes back there or not."""
 _SERVING: Final = re.compile(
     r"(?<![a-z])(execute_(model|context|new|\d+)|generat(e|ion)|prefill|decode_?(step|forward|batch)?"
     r"|(?:model_?)?inference|predict(ion)?|denois(e|ing)|sampling_?step)(?![a-z])"
@@ -58,6 +60,8 @@ _END_KERNEL: Final = re.compile(
 
 _FEW: Final = 2
 """Different sequence numbers from which on autograd records: else all have the same, or none."""
+
+_CLEARS: Final = "a range clears gradients"
 
 _BUILDS: Final = "operators build the graph of a backward pass"
 
@@ -101,7 +105,11 @@ def workload(gpu: GpuTimeline, read: Reader) -> Workload:
     clues: tuple[tuple[Purpose, str, Callable[[], bool]], ...] = (
         ("training", "kernels update parameters", lambda: _kernel(gpu, words.OPTIMIZER_NAME)),
         ("training", "kernels belong to a backward pass", lambda: _kernel(gpu, BACKWARD_KERNEL)),
-        ("training", "a range says so", lambda: _any(ranges, _TRAINING_RANGE)),
+        (
+            "training",
+            "a range says so",
+            lambda: _any(ranges, _TRAINING_RANGE, but=_CLEARING_RANGE),
+        ),
         (
             "training",
             "operators belong to a backward pass",
@@ -112,6 +120,7 @@ def workload(gpu: GpuTimeline, read: Reader) -> Workload:
             "kernels use a cache of keys and values",
             lambda: _kernel(gpu, _SERVING_KERNEL),
         ),
+        ("training", _CLEARS, lambda: _any(ranges, _CLEARING_RANGE)),
         ("inference", "a range says so", lambda: _any(ranges, _SERVING)),
         ("inference", "a Python function says so", lambda: _any(functions, _SERVING)),
         (
@@ -128,7 +137,7 @@ def workload(gpu: GpuTimeline, read: Reader) -> Workload:
     passes = _passes(operators, gpu)
     for kind, why, seen in clues:
         if seen():
-            return Workload(kind, why, passes, kind == "training" and why != _BUILDS)
+            return Workload(kind, why, passes, kind == "training" and why not in (_CLEARS, _BUILDS))
     return Workload("unknown", "", passes)
 
 
@@ -161,9 +170,9 @@ def _kernel(gpu: GpuTimeline, pattern: re.Pattern[str]) -> bool:
     return bool((gpu.is_kernel & gpu.ops.matches("name", pattern)).any())
 
 
-def _any(frame: Frame, pattern: re.Pattern[str]) -> bool:
+def _any(frame: Frame, pattern: re.Pattern[str], but: re.Pattern[str] | None = None) -> bool:
     def holds(text: str) -> bool:
-        return pattern.search(text) is not None
+        return pattern.search(text) is not None and not (but and but.search(text))
 
     return bool(len(frame)) and bool(words.hits(frame, "name", holds).any())
 

@@ -161,10 +161,15 @@ def step_windows(gpu_timeline: GpuTimeline, steps: Steps) -> IntArray:
     enqueued. A device that runs behind the host is thus charged to the step whose work it does,
     and an idle wait for the next step's input to the step that waits. Of a single step neither
     neighbour is known, see :func:`_single_window`.
+
+    What was launched before the recording began was so before the first mark, which is recorded:
+    it is work of the step ahead.
     """
     if len(steps) == 1 and steps.marked:
         return _single_window(gpu_timeline, steps)
     enqueued = gpu_timeline.enqueue_begin_ns
+    if steps.marked:
+        enqueued = np.where(gpu_timeline.launched_before, steps.begin_ns[0] - 1, enqueued)
     step_of = np.searchsorted(steps.begin_ns, enqueued, side="right") - 1
     n = len(steps)
     last_end = np.full(n + 1, np.iinfo(np.int64).min)
@@ -226,7 +231,7 @@ def begins_inside(gpu_timeline: GpuTimeline, steps: Steps) -> bool:
 
 
 def steady_steps(
-    duration_ns: IntArray, *, open_end: bool = False, inside: bool = False
+    duration_ns: IntArray, *, open_end: bool = False, inside: bool = False, behind: bool = False
 ) -> tuple[int, int, str]:
     """First and last steady step, and what was set aside, in one sentence.
 
@@ -240,6 +245,7 @@ def steady_steps(
         open_end: nothing marks the end of the last step, so that it lacks what the host does
             between its last launch and the next step; it then counts only at nearly full length.
         inside: the capture begins inside the first step.
+        behind: the device has work of an earlier step left as the first step begins.
     """
     n = len(duration_ns)
     if n < MIN_STEPS:
@@ -247,7 +253,7 @@ def steady_steps(
     unseen = n - 1 - int(np.flatnonzero(duration_ns > 0).max(initial=0))
     if unseen:
         first, last, stated = steady_steps(
-            duration_ns[: n - unseen], open_end=open_end, inside=inside
+            duration_ns[: n - unseen], open_end=open_end, inside=inside, behind=behind
         )
         which = "the last step" if unseen == 1 else f"the last {unseen} steps"
         unseen_text = f"{which} set aside, because the capture ends before the GPU gets to them"
@@ -267,6 +273,8 @@ def steady_steps(
     if first:
         which = "the first step" if first == 1 else f"the first {first} steps"
         why = "because the capture begins inside it" if cut else "as warm-up"
+        if cut and behind:
+            why = "because the GPU was busy with an earlier one for a part of it"
         parts.append(f"{which} excluded {why}")
     if last < n - 1:
         parts.append("the last step excluded because the capture cut it short")

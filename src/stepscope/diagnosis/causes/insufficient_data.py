@@ -7,6 +7,7 @@ import re
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, causes
 from stepscope.diagnosis.evidence import STEP_SQL, idle_time_sql
+from stepscope.diagnosis.unexplained import enqueued_ns
 from stepscope.diagnosis.unrecorded import busy_call, unrecorded_ns, unrecorded_warnings
 from stepscope.gaps.migrations import MIGRATION
 from stepscope.gaps.unrecorded import BUSY, HOLE
@@ -69,6 +70,16 @@ def detect(case: Case) -> Detection | None:
     elif case.idle_ns("unexplained") - hole - busy > _TOO_MUCH * case.step_ns:
         reason = "the device waits for something that the capture does not show"
         capture = captures.WAITS_AND_NODES
+        if 2 * enqueued_ns(case) > case.idle_ns("unexplained") * explanation.n_steady:
+            reason = (
+                "for {unexplained_ns} of the {whole_ns} the GPU runs nothing, mostly although work "
+                "is enqueued: another process or context has it, it wakes from a power state, or "
+                "the work waits for what is not recorded"
+            )
+            figures.append(Figure("unexplained_ns", "ns", idle_time_sql("unexplained")))
+            capture = (
+                f"{captures.PLAIN} (it records clocks and power), with nvidia-smi pmon beside it"
+            )
     elif stated := _hidden_in_communication(case):
         reason, capture = stated
         own = max(explanation.idle_by_cause_ns, key=case.idle_ns, default="unexplained")

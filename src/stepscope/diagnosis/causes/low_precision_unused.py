@@ -52,6 +52,7 @@ def detect(case: Case) -> Detection | None:
             "GEMMs run in single precision on the CUDA cores for "
             "{single_precision_share} of the kernel time, while the tensor cores, which would need "
             "{repaired_ns_per_step} instead of {kernels_ns_per_step}, stand idle"
+            + ("; the rates of this GPU are derived from its architecture" * found.peaks.derived)
         ),
         recommendations=[
             *tf32,

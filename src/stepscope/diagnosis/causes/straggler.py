@@ -37,6 +37,9 @@ _WHY = {
 }
 
 
+_MAIN: Final = 0.5
+"""Share of the lateness from which on a part of the rank's time is its reason."""
+
 _PART_OF_IT: Final = 0.1
 """Idle time of which the late rank has so much more than the others makes it late as well."""
 
@@ -56,6 +59,8 @@ def detect(case: Case) -> Detection | None:
         return None
     if late.mechanism == "idle" and late.idle_cause in _NAMED_THEMSELVES:
         return None
+    if late.surplus_ns.get("idle unexplained", 0.0) >= _MAIN * late.imposed_ns:
+        return None  # nothing that the rank does makes it late
     overhead = 0.0 if late.mechanism == "rate" else _more_recording(c, late)
     if overhead and late.imposed_ns - overhead < CAUSE.least_ns(case):
         return None
