@@ -12,7 +12,7 @@ from stepscope.activity.device import gpus
 from stepscope.breakdown.explain import explain
 from stepscope.steps.detection import find_steps
 from stepscope.steps.kinds import Workload
-from stepscope.steps.model import Steps, steady_steps
+from stepscope.steps.model import Steps, begun_late, steady_steps
 from stepscope.steps.periodicity import find_period
 
 
@@ -239,3 +239,16 @@ def test_what_was_launched_before_the_recording_is_work_of_an_earlier_step(
         36_000,
         46_000,
     ]
+
+
+@pytest.mark.parametrize(("host", "late"), [(12_000, False), (14_000, True)])
+def test_a_first_step_that_the_device_began_late_lacks_what_the_host_did(
+    host: int, late: bool
+) -> None:
+    """10 ms on the device behind 5 ms of an earlier one, and up to 14 ms of the host's time."""
+    begin = np.array([0, host, host + 10_000, host + 20_000])
+    bounds = np.array([5_000, 15_000, 25_000, 35_000, 45_000])
+    steps = Steps(begin, 45_000, "profiler_step", "")
+    assert begun_late(steps, bounds) is late
+    first, last, _ = steady_steps(np.diff(bounds), behind=late)
+    assert (first, last) == (int(late), 3)

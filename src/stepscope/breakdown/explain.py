@@ -48,6 +48,7 @@ from stepscope.steps.model import (
     Steps,
     account,
     begins_inside,
+    begun_late,
     coverage,
     host_device_copies,
     steady_steps,
@@ -240,7 +241,7 @@ def explain_gpu(
         durations,
         open_end=steps.open_end,
         inside=begins_inside(gpu, steps),
-        behind=bool(bounds[0] > steps.begin_ns[0]),
+        behind=begun_late(steps, bounds),
     )
     begin, end = int(bounds[first]), int(bounds[last + 1])
     typical = int(np.median(durations[first : last + 1]))

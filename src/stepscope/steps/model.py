@@ -230,6 +230,22 @@ def begins_inside(gpu_timeline: GpuTimeline, steps: Steps) -> bool:
     return bool(lead[0] < float(np.median(lead[1:])) - _LACKS * typical)
 
 
+_WARM_UP = 1.3
+"""A step this many times as long as usual is none of the steady ones."""
+
+
+def begun_late(steps: Steps, bounds_ns: IntArray) -> bool:
+    """Whether the host took far longer for the first step than the device, which began it late.
+
+    The device had work of an earlier step; meanwhile the host did what begins a recording, which
+    no other step holds.
+    """
+    if len(steps) < MIN_STEPS or bounds_ns[0] <= steps.begin_ns[0]:
+        return False
+    host, device = (int(times[1] - times[0]) for times in (steps.begin_ns, bounds_ns))
+    return host > _WARM_UP * device
+
+
 def steady_steps(
     duration_ns: IntArray, *, open_end: bool = False, inside: bool = False, behind: bool = False
 ) -> tuple[int, int, str]:
@@ -245,7 +261,7 @@ def steady_steps(
         open_end: nothing marks the end of the last step, so that it lacks what the host does
             between its last launch and the next step; it then counts only at nearly full length.
         inside: the capture begins inside the first step.
-        behind: the device has work of an earlier step left as the first step begins.
+        behind: the first step is shorter than the host took for it, for the device began it late.
     """
     n = len(duration_ns)
     if n < MIN_STEPS:
@@ -260,11 +276,13 @@ def steady_steps(
         return first, last, f"{stated} and {unseen_text}" if stated else unseen_text
     typical = float(np.median(duration_ns[n // 2 :]))
     first, last = 0, n - 1
-    while first < n // 2 and duration_ns[first] > 1.3 * typical:
+    while first < n // 2 and duration_ns[first] > _WARM_UP * typical:
         first += 1
     # where long steps are frequent they may be half of the second half, but not of all
     typical = min(typical, float(np.median(duration_ns)))
-    cut = first == 0 and ((inside and n > MIN_STEPS) or bool(duration_ns[0] < 0.7 * typical))
+    cut = first == 0 and (
+        behind or (inside and n > MIN_STEPS) or bool(duration_ns[0] < 0.7 * typical)
+    )
     if cut:
         first = 1
     if duration_ns[last] < (0.8 if open_end else 0.5) * typical:
