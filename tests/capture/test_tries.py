@@ -86,7 +86,7 @@ def test_every_fix_says_what_it_repairs() -> None:
     assert len(found) == 15
     known = {*causes(), *levers()}
     for one in found.values():
-        assert {*one.repairs, *one.eases} <= known, one.name
+        assert {*one.repairs, *one.further, *one.eases} <= known, one.name
         assert one.repairs or one.eases or one.name == "prefetch"
         assert one.summary[-1] not in ".!", one.name
 
@@ -525,6 +525,24 @@ def test_a_stored_diagnosis_predicts_by_its_ratio(tmp_path: Path) -> None:
     assert one is not None
     assert (one.cause, one.step_ns, one.high_ns) == ("input_starvation", 4e8, 8e8)
     assert found.of(("host_sync",)) is None
+
+
+def test_a_further_repair_has_its_own_prediction(tmp_path: Path) -> None:
+    """A finding predicts TF32, and autocast to BF16 beside it."""
+    path = tmp_path / "d.json"
+    told = json.loads(diagnosis(("low_precision_unused", 60)))
+    told["findings"][0]["further"] = {
+        "repair": "autocast to BF16", "predicted_step_ns": 50, "prediction_low_ns": 45,
+        "prediction_high_ns": 70,
+    }  # fmt: skip
+    path.write_text(json.dumps(told))
+    found = predicted_by(str(path))
+    fixes = tries.declared()
+    bf16, tf32 = (found.of(fixes[n].repairs, fixes[n].further) for n in ("bf16-autocast", "tf32"))
+    assert bf16 is not None
+    assert (bf16.cause, bf16.step_ns, bf16.low_ns) == ("low_precision_unused", 5e8, 4.5e8)
+    assert tf32 is not None
+    assert tf32.step_ns == 6e8
 
 
 def test_what_is_no_diagnosis_is_refused(tmp_path: Path) -> None:

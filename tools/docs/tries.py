@@ -13,7 +13,8 @@ def tries_page() -> list[str]:
     rows = [
         (
             code(one.shown),
-            ", ".join(map(code, one.repairs)) or "-",
+            ", ".join([*map(code, one.repairs), *(f"{code(c)} (further)" for c in one.further)])
+            or "-",
             ", ".join(map(code, one.eases)) or "-",
             "-" if one.automatic is None else "yes",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -68,16 +68,24 @@ class _Predicted:
     Attributes:
         ratios: by cause: the step after its repair over the step today, least and most of it.
         order: the causes in their order; None where nothing was diagnosed.
+        further: the same of further repairs that findings tell beside the first one.
     """
 
     ratios: dict[str, tuple[float, float, float]]
     order: tuple[str, ...] | None
+    further: dict[str, tuple[float, float, float]] = field(default_factory=dict)
 
-    def of(self, causes: Sequence[str]) -> TriedPrediction | None:
-        """The largest gain that it predicts for one of some causes, for a step of 1e9 ns."""
+    def of(self, causes: Sequence[str], further: Sequence[str] = ()) -> TriedPrediction | None:
+        """The largest gain that it predicts for one of some causes, for a step of 1e9 ns.
+
+        Args:
+            causes: those whose repair it is.
+            further: those whose further repair it is.
+        """
         from stepscope.compare.tried import TriedPrediction
 
         found = [(self.ratios[cause], cause) for cause in causes if cause in self.ratios]
+        found += [(self.further[cause], cause) for cause in further if cause in self.further]
         if not found:
             return None
         ratios, cause = min(found)
@@ -276,7 +284,10 @@ class _Session:
         for process in after[0].processes:
             for place, count in process["waits"].items():
                 waits[place] = waits.get(place, 0) + count
-        prediction = predicted.of([cause for one, _ in files for cause in one.repairs])
+        prediction = predicted.of(
+            [cause for one, _ in files for cause in one.repairs],
+            [cause for one, _ in files for cause in one.further],
+        )
         if prediction is None and predicted.order is not None:
             named = ", ".join(predicted.order or ()) or "nothing"
             self._warnings.append(f"the diagnosis predicts nothing for {names}; it names {named}")
@@ -336,7 +347,12 @@ def predicted_by(*paths: str) -> _Predicted:
         (one.cause, one.predicted_step_ns, one.prediction_low_ns, one.prediction_high_ns)
         for one in both
     ]
-    return _ratios(rows, result.step_ns.mean)
+    further = [
+        (one.cause, two.predicted_step_ns, two.prediction_low_ns, two.prediction_high_ns)
+        for one in both
+        if (two := one.further) is not None
+    ]
+    return _predicted(rows, further, result.step_ns.mean)
 
 
 def _stored(path: Path) -> _Predicted | None:
@@ -349,23 +365,36 @@ def _stored(path: Path) -> _Predicted | None:
         found = msgspec.json.decode(path.read_bytes())
         if not str(found["schema"]).startswith("stepscope.diagnosis/"):
             return None
-        names = ("cause", "predicted_step_ns", "prediction_low_ns", "prediction_high_ns")
-        rows = [
-            tuple(one.get(name) for name in names)
-            for one in [*found["findings"], *found.get("levers", [])]
+        names = ("predicted_step_ns", "prediction_low_ns", "prediction_high_ns")
+        both = [*found["findings"], *found.get("levers", [])]
+        rows = [(one["cause"], *(one.get(name) for name in names)) for one in both]
+        further = [
+            (one["cause"], *(one["further"].get(name) for name in names))
+            for one in both
+            if one.get("further")
         ]
-        return _ratios(rows, found["step_ns"]["mean"])
+        return _predicted(rows, further, found["step_ns"]["mean"])
     except (OSError, KeyError, TypeError, msgspec.DecodeError):
         return None  # read as a capture, whose importer says what is wrong with it
 
 
-def _ratios(rows: Sequence[tuple[Any, ...]], step_ns: float) -> _Predicted:
+def _predicted(
+    rows: Sequence[tuple[Any, ...]], further: Sequence[tuple[Any, ...]], step_ns: float
+) -> _Predicted:
+    order = tuple(dict.fromkeys(cause for cause, *_ in rows))
+    return _Predicted(_ratios(rows, step_ns), order, _ratios(further, step_ns))
+
+
+def _ratios(
+    rows: Sequence[tuple[Any, ...]], step_ns: float
+) -> dict[str, tuple[float, float, float]]:
+    """By cause, the first of several: predicted steps over today's."""
     ratios = {}
     for cause, *times in rows:
         if cause not in ratios and step_ns and all(times):
             middle, low, high = (ns / step_ns for ns in times)
             ratios[cause] = middle, low, high
-    return _Predicted(ratios, tuple(dict.fromkeys(cause for cause, *_ in rows)))
+    return ratios
 
 
 def _check(options: TryOptions) -> None:

@@ -155,10 +155,10 @@ def _with_further(
     if detection.further is None:
         return found
     more = _replayed(simulation, case, cause_id, detection, detection.further.change)
-    told = found.step_ns - more.step_ns >= WORTH_TELLING * case.step_ns
+    worth_telling = found.step_ns - more.step_ns >= WORTH_TELLING * case.step_ns
     if detection.further.chosen_anyway and more.step_ns < case.step_ns:
-        told |= more.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
-    if not told:
+        worth_telling |= more.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
+    if not worth_telling:
         return found
     if case.step_ns - found.step_ns < LITTLE * (case.step_ns - more.step_ns):
         return replace(more, by_further=True)

@@ -23,6 +23,7 @@ class Try:
             nothing.
         summary: what it does, in one sentence without end.
         repairs: ids of the causes and levers whose prediction is about it.
+        further: ids of causes of which it is the further repair, whose prediction is told beside.
         eases: ids of further ones that it may make smaller; ``--try auto`` takes it for these, too.
         lines: what to write into the script where it was of use.
         refused: when it is not applied, and what it does not see, in sentences.
@@ -43,6 +44,7 @@ class Try:
         lines: str,
         refused: str,
         repairs: tuple[str, ...] = (),
+        further: tuple[str, ...] = (),
         eases: tuple[str, ...] = (),
         argument: str = "",
         rounding: bool = False,
@@ -55,6 +57,7 @@ class Try:
         self.argument = argument
         self.summary = summary
         self.repairs = repairs
+        self.further = further
         self.eases = eases
         self.lines = lines
         self.refused = refused

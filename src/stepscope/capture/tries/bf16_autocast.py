@@ -15,6 +15,7 @@ TRY = Try(
     summary="from the outermost module's forward pass to the backward pass, thus for the loss, too,"
     " torch.autocast computes in bfloat16 where that is safe",
     repairs=("lower_precision",),
+    further=("low_precision_unused",),
     eases=("low_precision_unused",),
     lines="with torch.autocast('cuda', dtype=torch.bfloat16): around forward pass and loss",
     refused="Refused where the program uses autocast or a GradScaler, where no parameter is in "
