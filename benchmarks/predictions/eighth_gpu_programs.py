@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from fourth_programs import adam, fit, labels
-from models import DEVICE, precision, size
+from models import DEVICE, Attends, precision, size
 from program import Program, Running
 from single_programs import entered
 from sixth_programs import Rms
@@ -340,21 +340,6 @@ def grouped_queries_einsum(repaired: bool) -> Running:
 # --- experts that choose ------------------------------------------------------------------------
 
 
-class Causal(nn.Module):
-    """Plain attention to the past."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.norm = heads, nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, t, d = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = fn.scaled_dot_product_attention(q, k, v, is_causal=True)
-        return x + self.out(y.transpose(1, 2).reshape(b, t, d))
-
-
 class Choosy(nn.Module):
     """Each expert takes the tokens that it likes most, all experts as many."""
 
@@ -385,7 +370,7 @@ def choosy_experts_moments_fetched(repaired: bool) -> Running:
     parts: list[nn.Module] = [nn.Embedding(vocab, width)]
     experts = [Choosy(width, 3 * width, size(4, 2)) for _ in range(3)]
     for expert in experts:
-        parts += [Causal(width, size(12, 2)), expert]
+        parts += [Attends(width, size(12, 2), causal=True), expert]
     model = nn.Sequential(*parts, nn.LayerNorm(width), nn.Linear(width, vocab)).to(DEVICE)
     update = adam(model, weight_decay=0.1)
     ids = labels(vocab, size(16, 2), length)

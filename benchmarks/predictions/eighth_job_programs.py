@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from job_programs import DEVICE, RANK, WORLD, Exchange, ddp, half
-from models import size
+from models import done, size
 from program import SMALL, Program, Running
 from single_programs import entered, loaded
 from torch import Tensor, nn
@@ -24,11 +24,6 @@ WRITTEN_AFTER = "version 0.1 with 159 pairs, opened"
 job = partial(entered(PROGRAMS), marks="steps", ranks=2)  # type: ignore[call-arg]
 SHORT = torch.float32 if SMALL else torch.bfloat16
 """What travels: gloo sums no 16-bit numbers everywhere."""
-
-
-def done(optimizer: torch.optim.Optimizer) -> None:
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 def attended(q: Tensor, k: Tensor, v: Tensor, heads: int, *, causal: bool = False) -> Tensor:

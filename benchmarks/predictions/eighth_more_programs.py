@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, precision, size
+from models import DEVICE, Attends, Feeds, precision, size
 from program import Program, Running, phase
 from single_programs import entered, loaded
 from torch import Tensor, nn
@@ -26,37 +26,6 @@ PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 159 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
-
-
-class Mixes(nn.Module):
-    """Attention to all places."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.norm = heads, nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        b, t, d = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = fn.scaled_dot_product_attention(q, k, v)
-        return x + self.out(y.transpose(1, 2).reshape(b, t, d))
-
-
-class Widens(nn.Module):
-    """A feed-forward layer."""
-
-    def __init__(self, width: int, times: int = 4) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, times * width),
-            nn.GELU(),
-            nn.Linear(times * width, width),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x)
 
 
 # --- operators between fields -----------------------------------------------------------------
@@ -175,7 +144,7 @@ class Heated(nn.Module):
         super().__init__()
         self.heads, self.written, self.norm = heads, written, nn.LayerNorm(width)
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.feed = Widens(width, 2)
+        self.feed = Feeds(width, 2)
 
     def forward(self, x: Tensor, log_heat: Tensor) -> Tensor:
         b, n, d = x.shape
@@ -252,7 +221,7 @@ def strokes_unlikely(raw: Tensor, moved: Tensor, kinds: Tensor) -> Tensor:
 def strokes_mixture_compile(repaired: bool) -> Running:
     rows, width, parts, past = size(196_608, 64), size(256, 16), size(64, 4), 32
     model = nn.Sequential(
-        nn.Linear(3 * past, width), *(Widens(width, 2) for _ in range(size(2, 1))),
+        nn.Linear(3 * past, width), *(Feeds(width, 2) for _ in range(size(2, 1))),
         nn.LayerNorm(width), nn.Linear(width, 8 + 6 * parts),
     ).to(DEVICE)  # fmt: skip
     nn.init.normal_(model[-1].weight, std=1e-3)  # type: ignore[arg-type]
@@ -458,7 +427,7 @@ class Voices(nn.Module):
 
     def __init__(self, width: int, heads: int, kernel: int) -> None:
         super().__init__()
-        self.mixes, self.norm = Mixes(width, heads), nn.LayerNorm(width)
+        self.mixes, self.norm = Attends(width, heads), nn.LayerNorm(width)
         self.into = nn.Conv1d(width, 4 * width, kernel, padding=kernel // 2)
         self.out = nn.Conv1d(4 * width, width, 1)
 
@@ -532,7 +501,7 @@ class Hidden(nn.Module):
         self.hidden = nn.Parameter(torch.zeros(1, 1, width))
         parts: list[nn.Module] = []
         for _ in range(layers):
-            parts += [Mixes(width, heads), Widens(width)]
+            parts += [Attends(width, heads), Feeds(width)]
         self.body, self.head = nn.Sequential(*parts), nn.Linear(width, 3 * points)
 
     def forward(self, patches: Tensor, middles: Tensor, shown: int) -> Tensor:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, endless, graphed, made_optimizer, precision, size
+from models import DEVICE, Attends, Feeds, endless, graphed, made_optimizer, precision, size
 from program import Program, Running, phase
 from single_programs import entered, loaded
 from torch import Tensor, nn
@@ -30,37 +30,6 @@ PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 159 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
-
-
-class Attends(nn.Module):
-    """The first half of a transformer's layer."""
-
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads, self.norm = heads, nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-
-    def forward(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
-        b, t, d = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
-        y = fn.scaled_dot_product_attention(q, k, v, attn_mask=seen)
-        return x + self.out(y.transpose(1, 2).reshape(b, t, d))
-
-
-class Feeds(nn.Module):
-    """The second half."""
-
-    def __init__(self, width: int, times: int = 4) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.LayerNorm(width),
-            nn.Linear(width, times * width),
-            nn.GELU(),
-            nn.Linear(times * width, width),
-        )
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x + self.layers(x)
 
 
 def encoder(width: int, layers: int, heads: int) -> nn.Sequential:

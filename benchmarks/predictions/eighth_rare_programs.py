@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from models import DEVICE, half, precision, size
+from fourth_programs import noise
+from models import DEVICE, done, half, precision, size
 from program import Program, Running
 from single_programs import entered
 from torch import Tensor, nn
@@ -20,15 +21,6 @@ PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 159 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
-
-
-def noise(*shape: int) -> Tensor:
-    return torch.randn(*shape, device=DEVICE)
-
-
-def done(optimizer: torch.optim.Optimizer) -> None:
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
 
 
 # --- what is kept of the state ----------------------------------------------------------------

@@ -330,6 +330,37 @@ class Recommender(nn.Module):
         return self.top(torch.cat([low, pairs], 1))[:, 0]
 
 
+class Attends(nn.Module):
+    """The first half of a transformer's layer."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool = False) -> None:
+        super().__init__()
+        self.heads, self.causal, self.norm = heads, causal, nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, seen: Tensor | None = None) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = fn.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=self.causal)
+        return x + self.out(y.transpose(1, 2).reshape(b, t, d))
+
+
+class Feeds(nn.Module):
+    """The second half."""
+
+    def __init__(self, width: int, times: int = 4) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.LayerNorm(width),
+            nn.Linear(width, times * width),
+            nn.GELU(),
+            nn.Linear(times * width, width),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
 def mlp(width: int, layers: int, inside: int, outside: int) -> nn.Module:
     parts: list[nn.Module] = [nn.Linear(inside, width), nn.Tanh()]
     for _ in range(layers):
@@ -413,6 +444,12 @@ def precision(setting: str) -> Callable[[], None]:
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Hook = Callable[[int, Tensor], object]
+
+
+def done(optimizer: torch.optim.Optimizer) -> None:
+    """Update, and forget the gradients."""
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
 
 
 def next_token(model: nn.Module, batch: Tensor) -> Tensor:

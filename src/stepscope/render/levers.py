@@ -139,8 +139,13 @@ def _bound_briefly(split: KernelSplit, diagnosis: Diagnosis) -> list[str]:
     ]
 
 
+def _derived(split: KernelSplit) -> bool:
+    """Whether the ceilings follow from the architecture: their source then says from what."""
+    return split.ceilings.startswith("derived")
+
+
 def _source(split: KernelSplit) -> str:
-    if split.ceilings.startswith("derived"):
+    if _derived(split):
         return f"ceilings {split.ceilings}"
     return "measured ceilings" if split.measured else "ceilings of the datasheet"
 
@@ -148,9 +153,8 @@ def _source(split: KernelSplit) -> str:
 def bound_lines(split: KernelSplit) -> list[str]:
     """The least step that the ceilings allow, and what is assumed, in sentences."""
     bound = split.bound
-    derived = split.ceilings.startswith("derived")
     if bound is None:
-        if derived:
+        if _derived(split):
             return [
                 f"no roofline bound: the memory bandwidth is not known; rates are {split.ceilings}"
             ]
