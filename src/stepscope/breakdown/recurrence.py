@@ -7,6 +7,7 @@ back after the same number of steps each time, the run holds it as often as that
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,6 +22,9 @@ LATE: Final = 0.1
 
 SELDOM: Final = 0.5
 """Share of the steps up to which what they hold is no part of every step."""
+
+_SELDOM_OTHERWISE: Final = 0.2
+"""Probability of another number of events up to which the likely one is taken for the true one."""
 
 _STRAY: Final = 1
 """Distances that differ by so many steps are the same: what ends a step may fall into the next."""
@@ -43,10 +47,12 @@ class Recurrence:
     Attributes:
         times: a mean step of the run holds so many times what one of the window does.
         chance: share by which that may be more or less.
+        every: steps from one event to the next; None where they do not come back regularly.
     """
 
     times: float = 1.0
     chance: float = 0.0
+    every: float | None = None
 
 
 def chance_of(few: int) -> float:
@@ -81,7 +87,7 @@ def recurrence(step: IntArray, amount: IntArray, n_steps: int) -> Recurrence:
         if whole and len(full) and size.sum() > 0:
             mean = float(full.mean())
             error = float(full.std(ddof=1)) / mean / len(full) ** 0.5 if len(full) > 1 else 0.0
-            return Recurrence(mean / every * n_steps / float(size.sum()), error)
+            return Recurrence(mean / every * n_steps / float(size.sum()), error, every)
     return Recurrence(1.0, chance_of(len(at)))
 
 
@@ -148,11 +154,30 @@ class LongRun:
         step_ns: mean step, ns.
         spread_ns: standard deviation of the steps that are not odd, ns.
         odd_ns: what an event that makes steps odd takes over them, ns; 0 where none does.
+        every: steps from one such event to the next; None where they do not come back regularly.
     """
 
     step_ns: float
     spread_ns: float
     odd_ns: float
+    every: float | None = None
+
+    def mean_of(self, steps: int) -> tuple[float, float, bool]:
+        """The mean of so many steps in a row, wherever they begin.
+
+        Of what comes back every eighth step, seven in a row nearly always hold one. Where it comes
+        back irregularly, they hold as many as the run does, and one more or less.
+
+        Returns:
+            The mean, how far off it may be, ns, and whether they hold that many nearly always.
+        """
+        of_one = self.odd_ns / steps
+        fair = steps / self.every if self.every else 0.5
+        likely = math.floor(fair + 0.5)
+        if abs(fair - likely) > _SELDOM_OTHERWISE:
+            return self.step_ns, of_one, not self.odd_ns
+        apart = 2 * math.sqrt(abs(fair - likely) * (1 - abs(fair - likely)))
+        return self.step_ns + (likely - fair) * of_one, apart * of_one, True
 
 
 def long_run(e: Explanation) -> LongRun:
@@ -166,4 +191,4 @@ def long_run(e: Explanation) -> LongRun:
     found = recurrence(odd.steps - e.first, more, e.n_steady)
     events = int((np.diff(odd.steps, prepend=-2) > 1).sum())
     step = e.step_ns + (found.times - 1) * float(more.sum()) / e.n_steady
-    return LongRun(step, spread, float(more.sum()) / events)
+    return LongRun(step, spread, float(more.sum()) / events, found.every)

@@ -169,6 +169,8 @@ class Detection:
         chance: share by which other steps may hold more or less of it, beside ``rare``: each draws
             what it is given.
         work_ns: the part that is work of the host other than launching, ns per step.
+        launching_ns: the part in which the host launches, so that recording makes as much longer as
+            the rest of the step, ns per step; where the prediction is arithmetic.
         max_gain_ns: the most that the repair is credited with, ns per step: what it gains beyond is
             the doing of other causes, which it hides.
         root_cause: id of the cause behind this one.
@@ -200,6 +202,7 @@ class Detection:
     rare: Recurrence | None = None
     chance: float = 0.0
     work_ns: float = 0.0
+    launching_ns: float = 0.0
     max_gain_ns: float | None = None
     root_cause: str | None = None
     absorbs: frozenset[tuple[str, int]] = frozenset()

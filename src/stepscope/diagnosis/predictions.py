@@ -317,11 +317,13 @@ def arithmetic(
         case: the device.
         cause_id: the cause.
         detection: what was seen of it.
-        recording_ns: what recording costs of the step, in which the cause has no part, ns.
+        recording_ns: what recording costs of the step, ns; the cause has a part in it where it
+            launches (``Detection.launching_ns``).
         hidden: whether the cause's time hides that: a wait for workers that is as much longer where
             nothing is recorded.
     """
-    before, time = max(case.step_ns - recording_ns, 1.0), float(detection.time_ns)
+    before = max(case.step_ns - recording_ns, 1.0)
+    time = detection.time_ns - recording_ns * detection.launching_ns / case.step_ns
     if hidden:
         before, time = before + recording_ns, time + recording_ns
     if detection.floor_ns is not None:

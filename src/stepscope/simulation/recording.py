@@ -94,20 +94,20 @@ def measured_part(
 
     Both are shares of the recorded step.
 
-    Where some steps are odd, those that were not recorded held one more or less of them than a mean
-    step of the run does; where copies map pages in some steps, they may in all of these or in none.
-    Host work that launches nothing takes more or less from one stretch of steps to the next. A cost
-    that one of these hides is bounded, and not known.
+    Where some steps are odd, those that were not recorded may have held one more or less of them
+    than as many steps of the run do; where copies map pages in some steps, they may in all of these
+    or in none. Host work that launches nothing takes more or less from one stretch of steps to the
+    next. A cost that one of these hides is bounded, and not known.
     """
     run = long_run(e)
     by_cause = e.gaps.by_cause()
     work = pace.BETWEEN_TURNS * sum(by_cause.get(cause, 0) for cause in _WORKING) / e.n_steady
     uneven = uneven_copies_ns(e)
     deviation = run.spread_ns * (1 / e.n_steady + 1 / measured.unrecorded_steps) ** 0.5
-    by_chance = run.odd_ns / measured.unrecorded_steps
+    as_many, by_chance, sure = run.mean_of(measured.unrecorded_steps)
     error = math.hypot(DEVIATIONS * deviation, by_chance, work, uneven)
-    cost = measured.cost_ns if not run.odd_ns else run.step_ns - measured.unrecorded_ns
-    known = not run.odd_ns and not uneven and work <= max(cost, 0.0)
+    cost = measured.cost_ns if not run.odd_ns else as_many - measured.unrecorded_ns
+    known = sure and not uneven and work <= max(cost, 0.0)
     part: dict[Bound, float | None] = {
         "low": (cost + error) / e.step_ns,
         "expected": cost / e.step_ns if known else None,
