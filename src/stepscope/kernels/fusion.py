@@ -81,6 +81,7 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     merges = compiled(kernels)[order]
     around = (among(category, [CATEGORY_NAMES.index(f) for f in _AROUND]) | merges) & free
     mergeable = among(category, [CATEGORY_NAMES.index(f) for f in _MERGEABLE]) & around
+    mergeable &= ~_of_layers(category, kernels.in_phase("backward")[order])
     # a run ends where something else stands, and where the thread that launches changes
     thread = kernels.attribution.thread[order]
     new_run = np.ones(len(order), bool)
@@ -94,6 +95,27 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     run = with_inverse(run)[1]
     repair = with_copies(kernels, merged_repair(kernels, rows, run), rows, run)
     return Chains(repair, int(run[-1]) + 1)
+
+
+def _of_layers(category: IntArray, backward: BoolArray) -> BoolArray:
+    """Sums that the backward pass of a framework's layer leaves behind, and nobody spelled out.
+
+    The gradient of a bias is a sum behind the GEMMs or convolutions of its layer; a normalisation
+    adds up the parts of its parameters' gradients. Copies (casts, in mixed precision) stand between.
+
+    Args:
+        category: of kernels in the order of enqueueing.
+        backward: whether they belong to the backward pass.
+    """
+    adds, copy, *layers = (
+        CATEGORY_NAMES.index(c)
+        for c in ("reduction", "copy", "matmul", "convolution", "normalisation")
+    )
+    at = np.where((category != adds) & (category != copy), np.arange(len(category)), -1)
+    before = np.maximum.accumulate(at)
+    behind = (before >= 0) & among(category[np.maximum(before, 0)], layers)
+    found: BoolArray = (category == adds) & backward & behind
+    return found
 
 
 def memory_bound(kernels: Kernels, taken: BoolArray) -> MemoryBound | None:
