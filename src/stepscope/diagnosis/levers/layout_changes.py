@@ -63,6 +63,6 @@ LEVER = Lever(
     ),
     reference="PyTorch: channels last memory format; NVIDIA: tensor layouts in memory",
     find=find,
-    refines=("memory_bound_kernels", "inefficient_kernel"),
+    refines=("memory_bound_kernels", "inefficient_kernel", "fusion_opportunity"),
     order=2,
 )
