@@ -189,8 +189,8 @@ def rewards_pair_by_pair(repaired: bool) -> Running:
     for i in range(pairs):
         same = draw.randrange(length // 8, length // 3)
         ids[pairs + i, :same] = ids[i, :same]
-        for row in (i, pairs + i):
-            ids[row, draw.randrange(length // 2, length) :] = empty
+        for row in (ids[i], ids[pairs + i]):
+            row[draw.randrange(length // 2, length) :] = empty
 
     def loss_of(_part: int) -> Tensor:
         rewards = model(ids)[..., 0].float()
@@ -329,27 +329,19 @@ def updates_hooked_into_backward(repaired: bool) -> Running:
     model = stack(width, size(10, 2), vocab, vocab, causal=True).to(DEVICE)
     ids = drawn(vocab, batch, length + 1)
 
-    def forward() -> Tensor:
+    update = adamw(model.parameters())
+
+    def step() -> None:
         with half("bf16"):
             scores = model(ids[:, :-1])
-        return fn.cross_entropy(scores.flatten(0, 1).float(), ids[:, 1:].flatten())
-
-    if repaired:
-        update = adamw(model.parameters())
-
-        def step() -> None:
-            forward().backward()
+        fn.cross_entropy(scores.flatten(0, 1).float(), ids[:, 1:].flatten()).backward()
+        if repaired:
             done(update)
 
-        return Running(step, enter=precision("high"))
-    updates = {p: torch.optim.AdamW([p], lr=1e-4, foreach=False) for p in model.parameters()}
-
-    def hook(p: Tensor) -> None:
-        done(updates[p])
-
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(hook)
-    return Running(lambda: forward().backward(), enter=precision("high"))
+    singly = {p: torch.optim.AdamW([p], lr=1e-4, foreach=False) for p in model.parameters()}
+    for p in () if repaired else singly:
+        p.register_post_accumulate_grad_hook(lambda p: done(singly[p]))
+    return Running(step, enter=precision("high"))
 
 
 # --- twins ------------------------------------------------------------------------------------
@@ -681,7 +673,7 @@ def comments_cut_on_the_way(repaired: bool) -> Running:
     data = Comments(vocab, length)
     loader = DataLoader(data, batch, num_workers=workers, pin_memory=CUDA, **more)
 
-    def endlessly() -> Generator[Any]:  # closed, it forgets the workers, which then end
+    def endlessly() -> Generator[Any, None, None]:  # closed, it forgets the workers, which then end
         while True:
             yield from loader
 
