@@ -48,6 +48,7 @@ SETS = (
     *("single", "second", "third", "fourth", "fifth", "sixth", "sixth_science", "sixth_loops"),
     *("seventh", "seventh_more", "eighth", "eighth_tables", "eighth_gpu", "eighth_gpu_pictures"),
     *("eighth_rare", "eighth_more", "eighth_last"),
+    *("ninth_hosts",),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
