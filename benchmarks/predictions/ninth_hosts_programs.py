@@ -309,10 +309,11 @@ class Along(nn.Module):
     def forward(self, x: Tensor, source: Tensor, target: Tensor, nodes: int | None) -> Tensor:
         h = self.norm(x)
         value = self.value(h).view(len(x), self.heads, -1)
-        scores = fn.leaky_relu(self.told(h)[source] + self.asks(h)[target], 0.2)
-        scores = (scores - highest(scores.detach(), target, nodes)[target]).exp()
-        share = scores / summed(scores, target, nodes)[target]
-        found = summed(value[source] * share[..., None], target, nodes)
+        told = self.told(h).index_select(0, source)
+        scores = fn.leaky_relu(told + self.asks(h).index_select(0, target), 0.2)
+        scores = (scores - highest(scores.detach(), target, nodes).index_select(0, target)).exp()
+        share = scores / summed(scores, target, nodes).index_select(0, target)
+        found = summed(value.index_select(0, source) * share[..., None], target, nodes)
         return x + self.out(fn.elu(found.flatten(1)))
 
 
@@ -447,7 +448,7 @@ def motions_importance_on_cpu(repaired: bool) -> Running:
 )
 def sessions_saved_every_8(repaired: bool) -> Running:
     """The next item of a session; FP16 with a scaled loss, which reads from the device."""
-    items, width, hidden = size(100_000, 64), size(128, 8), size(512, 16)
+    items, width, hidden = size(60_000, 64), size(128, 8), size(512, 16)
     batch, length, many = size(512, 2), size(64, 4), size(4096, 8)
     embed, out = nn.Embedding(items, width), nn.Linear(hidden, width)
     memory = nn.GRU(width, hidden, 2, batch_first=True)
@@ -504,10 +505,9 @@ def judged(users: list[int], clicked: list[list[bool]]) -> Callable[[bytes], lis
                     if click:
                         ranks += rank
                         good += 1
-                if bad := len(shown) - good:
-                    if good:
-                        total += (ranks - good * (good + 1) / 2) / (good * bad)
-                        counted += 1
+                if good and (bad := len(shown) - good):
+                    total += (ranks - good * (good + 1) / 2) / (good * bad)
+                    counted += 1
             found.append(total / max(counted, 1))
         return found
 
@@ -594,7 +594,7 @@ class Extracts(nn.Module):
     record=("--waits",),
 )
 def impressions_areas_in_thread(repaired: bool) -> Running:
-    batch, tables, rows, dim = size(6144, 8), size(36, 3), size(20_000, 20), size(16, 4)
+    batch, tables, rows, dim = size(4096, 8), size(36, 3), size(20_000, 20), size(16, 4)
     tasks, width = 4, size(96, 8)
     bags = nn.ModuleList(nn.EmbeddingBag(rows, dim, mode="sum") for _ in range(tables))
     body = nn.ModuleList(
@@ -668,7 +668,7 @@ class Tower(nn.Module):
     marks="profiler",
 )
 def towers_alias_table_every_6(repaired: bool) -> Running:
-    items, dim, batch, many = size(40_000, 64), size(128, 8), size(6144, 4), size(8192, 8)
+    items, dim, batch, many = size(40_000, 64), size(128, 8), size(12_288, 4), size(8192, 8)
     bag, embed = nn.EmbeddingBag(items, dim, mode="mean"), nn.Embedding(items, dim)
     asks, told = (Tower(dim, size(1024, 16), size(256, 8)) for _ in range(2))
     model = nn.ModuleList([bag, embed, asks, told]).to(DEVICE)
@@ -883,7 +883,7 @@ class Histories(nn.Module):
     marks="phases",
 )
 def liked_items_softmax_written(repaired: bool) -> Running:
-    items, batch = size(24_000, 40), size(4096, 4)
+    items, batch = size(24_000, 40), size(3072, 4)
     model = Histories(items, size(600, 16), size(200, 8)).to(DEVICE)
     x = (torch.rand(batch, items, device=DEVICE) < 0.01).float()
 
