@@ -15,12 +15,12 @@ import re
 import threading
 from array import array
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from fourth_programs import adam, fit, labels, noise
+from fourth_programs import adam, fit, labels, noise, sgd
 from models import DEVICE, Attends, Feeds, endless, graphed, made_optimizer, precision, resnet, size
 from program import Program, Running, phase
 from single_programs import entered
@@ -42,7 +42,17 @@ def layers(width: int, depth: int, heads: int, *, causal: bool = False) -> list[
     return found
 
 
-# --- a graph, sampled by workers ----------------------------------------------------------------
+class Scattered(Dataset[Any]):
+    """Always the same order, far from that of the list."""
+
+    def __init__(self, given: Sequence[Any]) -> None:
+        self.given = given
+
+    def __len__(self) -> int:
+        return 10_000_000
+
+    def __getitem__(self, index: int) -> Any:
+        return self.given[index * 7919 % len(self.given)]
 
 
 class Hops:
@@ -63,26 +73,10 @@ class Hops:
             for node in frontier:
                 start = int(draw.random() * self.degree)
                 reached.extend(self.rows[node][start : start + fanout])
-            weights = [self.weights[node] for node in reached]
-            found += [
-                torch.from_numpy(np.array(reached)),
-                torch.from_numpy(np.array(weights, dtype=np.float32)),
-            ]
+            weights = np.array([self.weights[node] for node in reached], dtype=np.float32)
+            found += [torch.from_numpy(np.array(reached)), torch.from_numpy(weights)]
             frontier = reached
         return tuple(found)
-
-
-class Seeds(Dataset[int]):
-    """The nodes whose kind is known."""
-
-    def __init__(self, nodes: int) -> None:
-        self.nodes = nodes
-
-    def __len__(self) -> int:
-        return 10_000_000
-
-    def __getitem__(self, index: int) -> int:
-        return index * 7919 % self.nodes
 
 
 class Pools(nn.Module):
@@ -107,14 +101,13 @@ def papers_neighbours_three_workers(repaired: bool) -> Running:
     kinds, workers = size(172, 5), 12 if repaired else 3
     hops = Hops(nodes, size(24, 6), (size(15, 3), size(10, 2)))
     loader = DataLoader(
-        Seeds(nodes), size(512, 4), collate_fn=hops, num_workers=size(workers, 1),
+        Scattered(range(nodes)), size(512, 4), collate_fn=hops, num_workers=size(workers, 1),
         pin_memory=CUDA, persistent_workers=True, prefetch_factor=2,
     )  # fmt: skip
     batches = endless(loader)
     table, kind = noise(nodes, features).bfloat16(), labels(kinds, nodes)
     first, second = Pools(features, width).to(DEVICE), Pools(width, width).to(DEVICE)
-    head = nn.Linear(width, kinds).to(DEVICE)
-    lift = nn.Linear(features, width).to(DEVICE)
+    head, lift = nn.Linear(width, kinds).to(DEVICE), nn.Linear(features, width).to(DEVICE)
 
     def loss_of() -> Tensor:
         seeds, near, near_weights, far, far_weights = (
@@ -127,8 +120,6 @@ def papers_neighbours_three_workers(repaired: bool) -> Running:
     update = adam(first, second, head, lift)
     return fit(loss_of, update, decay=True, settle=2 + 2 * workers)
 
-
-# --- reactions, cut into tokens -----------------------------------------------------------------
 
 PIECE = re.compile(
     r"(\[[^\]]+]|Br|Cl|N|O|S|P|F|I|b|c|n|o|s|p|C|\(|\)|\.|=|#|-|\+|\\|/|:|~|@|\*|\$|%[0-9]{2}|[0-9])"
@@ -161,19 +152,6 @@ def cut(text: str, numbers: dict[str, int]) -> tuple[list[int], list[int]]:
     return [numbers.get(token, 1) for token in tokens], depths
 
 
-class Reactions(Dataset[Any]):
-    """Lines, or what they were cut into before."""
-
-    def __init__(self, given: list[Any]) -> None:
-        self.given = given
-
-    def __len__(self) -> int:
-        return 10_000_000
-
-    def __getitem__(self, index: int) -> Any:
-        return self.given[index * 7919 % len(self.given)]
-
-
 @pair(
     "input_starvation",
     "science",
@@ -197,7 +175,7 @@ def reactions_cut_by_collate(repaired: bool) -> Running:
             row[0, : len(ids)], row[1, : len(ids)] = ids, depths
         return torch.from_numpy(rows)
 
-    loader = DataLoader(Reactions(given), batch, collate_fn=collate, pin_memory=CUDA)
+    loader = DataLoader(Scattered(given), batch, collate_fn=collate, pin_memory=CUDA)
     batches = endless(loader)
     embed, deep = nn.Embedding(size(64, 32), width), nn.Embedding(8, width)
     body = nn.Sequential(*layers(width, size(6, 1), size(8, 2), causal=True), nn.LayerNorm(width))
@@ -215,9 +193,6 @@ def reactions_cut_by_collate(repaired: bool) -> Running:
             torch._foreach_lerp_(means, weights, 0.001)
 
     return fit(loss_of, adam(model), clip=1.0, after=average)
-
-
-# --- time until an event ------------------------------------------------------------------------
 
 
 def concordance(times: list[float], events: list[bool], risks: list[float]) -> float:
@@ -281,9 +256,6 @@ def survival_concordance_by_python(repaired: bool) -> Running:
     return fit(loss_of, adam(model, weight_decay=0.1), clip=1.0, after=judge)
 
 
-# --- attention along edges ----------------------------------------------------------------------
-
-
 def targets_of(index: Tensor, nodes: int | None) -> int:
     return int(index.max()) + 1 if nodes is None else nodes
 
@@ -344,9 +316,6 @@ def proteins_edges_count_nodes(repaired: bool) -> Running:
     return fit(loss_of, adam(model), bf16=False, clip=1.0)
 
 
-# --- what was learnt before ---------------------------------------------------------------------
-
-
 @pair(
     "blocking_copy",
     "vision",
@@ -360,9 +329,7 @@ def rehearsed_pictures_pageable(repaired: bool) -> Running:
     pinned, many = repaired and CUDA, 4 * old
     # filled in a random order when a task ends; its slices are therefore random already
     pictures = torch.empty(many, 3, side, side, pin_memory=pinned)
-    drawn = torch.randn(old, 3, side, side)
-    for start in range(0, many, old):
-        pictures[start : start + old] = drawn.roll(start, -1)
+    pictures.view(4, old, 3, side, side)[:] = torch.randn(old, 3, side, side)
     scores = torch.empty(many, kinds, pin_memory=pinned).normal_()
     kind = torch.empty(many, dtype=torch.long, pin_memory=pinned).random_(kinds)
     x, y = noise(new, 3, side, side), labels(kinds, new)
@@ -382,8 +349,7 @@ def rehearsed_pictures_pageable(repaired: bool) -> Running:
         kept = 0.3 * fn.mse_loss(then, said) + 0.5 * fn.cross_entropy(then, true)
         return fn.cross_entropy(now, y) + kept
 
-    update = torch.optim.SGD(model.parameters(), lr=0.03, momentum=0.9, fused=True)
-    return fit(loss_of, update, decay=True)
+    return fit(loss_of, sgd(model), decay=True)
 
 
 class Mixes(nn.Module):
@@ -436,9 +402,6 @@ def motions_importance_on_cpu(repaired: bool) -> Running:
     return fit(loss_of, adam(model), after=account)
 
 
-# --- sessions, saved ----------------------------------------------------------------------------
-
-
 @pair(
     "checkpoint_stall",
     "recommender",
@@ -481,9 +444,6 @@ def sessions_saved_every_8(repaired: bool) -> Running:
         made += 1
 
     return Running(step, enter=precision("high"), close=kept.clear)
-
-
-# --- metrics beside the training ----------------------------------------------------------------
 
 
 def judged(users: list[int], clicked: list[list[bool]]) -> Callable[[bytes], list[float]]:
@@ -626,9 +586,6 @@ def impressions_areas_in_thread(repaired: bool) -> Running:
     return run
 
 
-# --- two towers ---------------------------------------------------------------------------------
-
-
 def alias_table(counts: list[int]) -> tuple[list[float], list[int]]:
     """From which each item is drawn by its popularity with two random numbers (Vose)."""
     n = len(counts)
@@ -700,9 +657,6 @@ def towers_alias_table_every_6(repaired: bool) -> Running:
             popular()
 
     return fit(loss_of, adam(model), after=renew)
-
-
-# --- control ------------------------------------------------------------------------------------
 
 
 def dense(before: int, width: int, out: int) -> nn.Module:
@@ -783,8 +737,7 @@ def truncated_critics_graph(repaired: bool) -> Running:
 )
 def designed_proteins_empty_cache(repaired: bool) -> Running:
     """A policy that writes proteins learns from rewards, not far from where it began; as PPO."""
-    batch, length, width, depth = size(64, 2), size(320, 8), size(768, 16), size(4, 1)
-    kinds = 32
+    batch, length, width, depth, kinds = size(64, 2), size(320, 8), size(768, 16), size(4, 1), 32
 
     def writer() -> nn.Module:
         parts = layers(width, depth, size(12, 2), causal=True)
@@ -822,9 +775,6 @@ def designed_proteins_empty_cache(repaired: bool) -> Running:
     return Running(step, enter=precision("high"))
 
 
-# --- tables -------------------------------------------------------------------------------------
-
-
 class Columns(nn.Module):
     """A token for each column of a table; as the FT-Transformer."""
 
@@ -850,8 +800,7 @@ class Columns(nn.Module):
 def columns_rate_is_a_tensor(repaired: bool) -> Running:
     batch, numbers, kinds = size(704, 4), size(28, 3), size(12, 2)
     model = Columns(numbers, size(3000, 20), size(192, 16), size(10, 2), size(6, 2)).to(DEVICE)
-    x, ids = noise(batch, numbers), labels(size(3000, 20), batch, kinds)
-    y = noise(batch)
+    x, ids, y = noise(batch, numbers), labels(size(3000, 20), batch, kinds), noise(batch)
     how: dict[str, Any] = {"lr": 1e-4, "fused": True} if repaired else {"lr": torch.tensor(1e-4)}
     update = torch.optim.AdamW(model.parameters(), weight_decay=1e-5, **how)
 
