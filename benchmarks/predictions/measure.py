@@ -50,6 +50,7 @@ SETS = (
     *("eighth_rare", "eighth_more", "eighth_last", "ninth"),
     *("eighth_rare", "eighth_more", "eighth_last"),
     *("ninth_signals", "ninth_sounds"),
+    *("ninth_hosts",),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
