@@ -237,7 +237,7 @@ class AllKeys(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        there = torch.empty_like(grad).index_copy_(0, ctx.order, grad)
+        there = grad.new_empty(grad.shape).index_copy_(0, ctx.order, grad)
         mine = grad.new_empty(len(grad) // WORLD, *grad.shape[1:])
         dist.reduce_scatter_tensor(mine, there)
         return mine, None
@@ -441,7 +441,7 @@ class Choosing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x).flatten(0, 1)
-        each = 4 * len(y) // self.count
+        each = 6 * len(y) // self.count
         weights, chosen = self.gate(y).float().softmax(-1).t().topk(each)
         y = y.to(SHORT)
         out, back = Trip(self.group, early=self.early), Trip(self.group, early=self.early)
@@ -602,7 +602,8 @@ class Spans(Dataset[tuple[Tensor, Tensor]]):
         self.pattern = re.compile(r"\w+|[^\w\s]")
         self.texts = []
         for _ in range(size(200, 4)):
-            drawn = rng.integers(0, len(words), 2 * source) * rng.random(2 * source)
+            many = 2 * source // 3  # each with a comma behind it
+            drawn = rng.integers(0, len(words), many) * rng.random(many)
             self.texts.append("".join(f"{words[int(at)].title()}, " for at in drawn))
 
     def __len__(self) -> int:
@@ -658,6 +659,7 @@ class Restored(nn.Module):
     def __init__(self, width: int, layers: int, fewer: int, vocab: int, longest: int) -> None:
         super().__init__()
         self.embed, self.place = nn.Embedding(vocab, width), nn.Embedding(longest, width)
+        nn.init.normal_(self.embed.weight, std=0.02)  # it is the output's weight, too
         self.own = nn.ModuleList(Attends(width) for _ in range(layers + fewer))
         self.other = nn.ModuleList(Attends(width) for _ in range(fewer))
         self.wide = nn.ModuleList(

@@ -220,7 +220,7 @@ def job_shards_sum_each_piece(repaired: bool) -> Running:
 def job_experts_wait_for_tokens(repaired: bool) -> Running:
     width, vocab, rows, length = size(1024, 64), size(8192, 50), size(16, 2), size(512, 32)
     group = dist.new_group()
-    model = Experts(width, size(5, 2), vocab, group, early=repaired).to(DEVICE)
+    model = Experts(width, size(4, 2), vocab, group, early=repaired).to(DEVICE)
     own = [name for name, _ in model.named_parameters() if name.endswith(("first", "second"))]
     DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(model, own)
     net = ddp(model)
@@ -244,7 +244,7 @@ def job_experts_wait_for_tokens(repaired: bool) -> Running:
     "tables are dealt out by how many ids are looked up in them, not by their number",
 )
 def job_tables_by_number(repaired: bool) -> Running:
-    ids_of = [size(40, 6)] * 6 + [1] * 10  # what users did before comes first in the schema
+    ids_of = [size(56, 6)] * 6 + [1] * 10  # what users did before comes first in the schema
     each = len(ids_of) // WORLD
     by_number = [list(range(each * rank, each * (rank + 1))) for rank in range(WORLD)]
     tables = dealt(ids_of, each) if repaired else by_number
@@ -309,7 +309,7 @@ def job_sharded_lars_reads_norms(repaired: bool) -> Running:
     return Running(step)
 
 
-EVERY = 9
+EVERY = 12
 
 
 @two(
@@ -319,8 +319,8 @@ EVERY = 9
     period=EVERY,
 )
 def job_painted_whole_model_saved(repaired: bool) -> Running:
-    side, rows, width, narrow = size(224, 64), size(256, 2), size(768, 64), size(512, 64)
-    model = Painted(width, size(6, 1), narrow, size(3, 1), side).to(DEVICE)
+    side, rows, width, narrow = size(224, 64), size(224, 2), size(768, 64), size(512, 64)
+    model = Painted(width, size(5, 1), narrow, size(3, 1), side).to(DEVICE)
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16)
     for layer in (*model.layers, *model.painting):
         fully_shard(layer, mp_policy=policy)
