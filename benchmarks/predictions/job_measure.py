@@ -1,9 +1,11 @@
-"""Times the exam's pairs on two GPUs and records their faulty sides; needs PyTorch.
+"""Times the exam's jobs on several GPUs and records their faulty sides; needs PyTorch.
 
 usage: python3 benchmarks/predictions/job_measure.py all OUTPUT_FOLDER [NAME...] [--seconds N]
-       [--module MODULE]
+       [--module MODULE] [--ranks N]
 
-Writes what ``measure.py`` writes, for programs of several ranks: a trace of every rank.
+Writes what ``measure.py`` writes, for programs of several ranks: a trace of every rank. A job has
+the first GPUs of the machine, one a rank; those of more ranks than there are GPUs are left out, and
+named. With --ranks only jobs of so many ranks are measured.
 With ``EXAM_SMALL=1`` it runs on a CPU, with gloo.
 """
 
@@ -30,7 +32,7 @@ HERE = Path(__file__).parent
 WARMUP = 9
 TOGETHER = 1 if SMALL else 4
 """Jobs that are prepared at the same time."""
-MODULES = ("job_programs", "sixth_job_programs", "eighth_job_programs")
+MODULES = ("job_programs", "sixth_job_programs", "eighth_job_programs", "ninth_job_programs")
 
 
 def programs(module: str = "") -> dict[str, Program]:
@@ -181,6 +183,18 @@ def command(program: Program, mode: str, folder: Path) -> list[str]:
     return recording(program, place, PREPARING + WARMUP, steps, words)
 
 
+def fitting(chosen: list[Program], ranks: int) -> list[Program]:
+    """Jobs of so many ranks (any, if 0) that have a GPU for each rank."""
+    chosen = [program for program in chosen if ranks in (0, program.ranks)]
+    gpus = torch.cuda.device_count()
+    if SMALL:
+        return chosen
+    large = [program.name for program in chosen if program.ranks > gpus]
+    if large:
+        print(f"left out for want of GPUs, {gpus} of them: {', '.join(large)}", flush=True)
+    return [program for program in chosen if program.ranks <= gpus]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("mode")
@@ -188,12 +202,13 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--module", default="", help="whose programs; all if empty")
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--ranks", type=int, default=0, help="only jobs of so many; all if 0")
     given = parser.parse_args()
     known = programs(given.module)
     what, _, mode = given.mode.partition("-")
     if what == "all":
         chosen = by_hash([p for n, p in known.items() if not given.names or n in given.names])
-        everything(chosen, given.folder, given.seconds, command, TOGETHER)
+        everything(fitting(chosen, given.ranks), given.folder, given.seconds, command, TOGETHER)
     elif what == "ranks":
         sys.exit(ranks_of(mode, known[given.names[0]], given.folder))
     else:
