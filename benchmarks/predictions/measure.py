@@ -47,10 +47,8 @@ TOGETHER = 1 if SMALL else 8
 SETS = (
     *("single", "second", "third", "fourth", "fifth", "sixth", "sixth_science", "sixth_loops"),
     *("seventh", "seventh_more", "eighth", "eighth_tables", "eighth_gpu", "eighth_gpu_pictures"),
-    *("eighth_rare", "eighth_more", "eighth_last", "ninth"),
     *("eighth_rare", "eighth_more", "eighth_last"),
-    *("ninth_signals", "ninth_sounds"),
-    *("ninth_hosts",),
+    *("ninth", "ninth_signals", "ninth_sounds", "ninth_hosts"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
