@@ -302,32 +302,30 @@ def test_bad_times_in_sqlite(
 
 
 @pytest.mark.parametrize(
-    ("value", "duration"),
+    "times",
     [
-        ("NaN", "1"),
-        ("Infinity", "1"),
-        ("-Infinity", "1"),
-        ("1e400", "1"),
-        ("-4413301311172.5", "1"),
-        ("null", "1"),
-        ('"soon"', "1"),
-        ("4413301311172.5", "-3"),
-        ("4413301311172.5", "NaN"),
-        ("4413301311172.5", "1e30"),
+        [("NaN", "1"), ("Infinity", "1"), ("-Infinity", "1"), ("4413301311172.5", "NaN")],
+        [("1e400", "1")],
+        [("-4413301311172.5", "1")],
+        [("null", "1"), ('"soon"', "1")],
+        [("4413301311172.5", "-3")],
+        [("4413301311172.5", "1e30")],
     ],
+    ids=["no JSON", "infinite", "far away", "no number", "backwards", "too long"],
 )
 def test_bad_times_in_kineto(
-    value: str, duration: str, folder: Path, stepscope: Stepscope, kineto_text: bytes
+    times: list[tuple[str, str]], folder: Path, stepscope: Stepscope, kineto_text: bytes
 ) -> None:
-    event = (
+    events = "".join(
         '{"ph": "X", "cat": "kernel", "name": "odd", "pid": 0, "tid": 7, '
         f'"ts": {value}, "dur": {duration}, "args": {{"correlation": 1, "stream": 7}}}},\n'
+        for value, duration in times
     )
     at = kineto_text.index(b'"traceEvents": [') + len(b'"traceEvents": [')
     path = folder / "times.json"
-    path.write_bytes(kineto_text[:at] + event.encode() + kineto_text[at:])
+    path.write_bytes(kineto_text[:at] + events.encode() + kineto_text[at:])
     problems = survives(stepscope, path)
-    assert sum(problems.values()) >= 1
+    assert sum(problems.values()) >= len(times)
 
 
 def test_a_capture_given_twice_is_not_two_ranks(

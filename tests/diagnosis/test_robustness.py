@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from pathlib import Path
 
 import pytest
-from tests.support.captures import DATA, unpack, with_lost_records
+from tests.support.captures import DATA, of_each_cause, unpack, with_lost_records
 
 from stepscope.api import Job
 
-LABELLED = [
-    entry for entry in json.loads((DATA / "truth.json").read_text()) if entry["cause"] is not None
-]
 
-
-@pytest.mark.parametrize("entry", LABELLED, ids=lambda entry: entry["file"])
-def test_a_few_lost_records_keep_the_verdict(entry: dict[str, str], tmp_path: Path) -> None:
-    damaged = with_lost_records(unpack(DATA / entry["file"]), tmp_path, 0.02)
+@pytest.mark.parametrize(("file", "cause"), of_each_cause().items(), ids=str)
+def test_a_few_lost_records_keep_the_verdict(file: str, cause: str, tmp_path: Path) -> None:
+    damaged = with_lost_records(unpack(DATA / file), tmp_path, 0.02)
     diagnosis = Job([damaged]).diagnose()
-    assert diagnosis.verdict == entry["cause"]
+    assert diagnosis.verdict == cause
     for gpu in diagnosis.accounting:
         busy = gpu.compute_ns + gpu.exposed_communication_ns + gpu.exposed_copy_ns
         assert busy + gpu.memset_ns + gpu.idle_ns == gpu.wall_ns

@@ -18,7 +18,7 @@ from stepscope.trace.errors import UsageError
 FILES = (
     "nsys/cnn_workers.sqlite.xz",
     "nsys/gpt1024_sync_item.sqlite.xz",
-    "nsys/gpt64_launch_bound.sqlite.xz",
+    "nsys/cnn_small.sqlite.xz",
     "kineto/cnn_disk.json.gz",
     "kineto/gpt_graph.json.gz",
 )

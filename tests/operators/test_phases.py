@@ -26,7 +26,7 @@ CAPTURES = [
     "kineto/gpt_graph.json.gz",
     "kineto/cnn_workers.json.gz",
     "nsys/gpt1024_healthy.sqlite.xz",
-    "nsys/gpt64_launch_bound.sqlite.xz",
+    "nsys/cnn_small.sqlite.xz",
     "nsys/gpt_graph.sqlite.xz",
 ]
 

@@ -28,11 +28,9 @@ from stepscope.reports.source import Source
 
 DATA = Path(__file__).parents[1] / "data" / "oracle"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
-SHARED = (
-    *("healthy", "healthy_osrt", "starved_main", "sync_item", "pageable_h2d", "launch_bound"),
-    *("host_compute", "ddp_healthy.rank0", "ddp_healthy.rank2", "ddp_straggler.rank0"),
-    "ddp_straggler.rank2",
-)
+SHARED = ("healthy_osrt", "sync_item", "pageable_h2d", "ddp_straggler.rank2")
+"""With them every report and rule that has rows on one of the shared captures has some; they hold
+calls of the OS runtime, waits, copies of pageable memory, and communication."""
 ALWAYS_ASKED = {
     *("cuda_api_sum", "cuda_gpu_kern_sum", "cuda_gpu_mem_time_sum", "nvtx_sum", "osrt_sum"),
     *("um_sum", "openacc_sum", "openmp_sum", "mpi_event_trace"),

@@ -18,6 +18,7 @@ from tests.support.build import Build
 
 from stepscope.api import Job
 from stepscope.sql.engine import Engine
+from stepscope.sql.statement import checked
 from stepscope.trace.errors import UsageError
 
 WRITES = (
@@ -355,3 +356,12 @@ def test_what_is_wrong_is_said(sql: str, message: str, place: Place) -> None:
     assert message in str(refused.value)
     offered = str(refused.value).partition(";")[2]
     assert not [word for word in ("pg_", "sqlite_", "duckdb_") if word in offered]
+
+
+def test_what_passed_is_refused_where_its_table_is_not_known() -> None:
+    """A statement is checked once; the tables that may be read are part of the question."""
+    parser = duckdb.connect(":memory:")
+    for _ in range(2):
+        assert checked("SELECT * FROM one", ["one", "two"], parser).tables == {"one"}
+        with pytest.raises(UsageError, match="no table"):
+            checked("SELECT * FROM one", ["two"], parser)

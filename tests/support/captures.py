@@ -28,6 +28,17 @@ SHARED = Path(__file__).parents[3] / "shared" / "data"
 BUNDLED = Path(__file__).parents[2] / "src/stepscope/data/h200_input_starvation.sqlite.xz"
 
 
+def of_each_cause() -> dict[str, str]:
+    """One labelled capture for each cause and source that one shows: the smallest file, its cause.
+
+    For tests that change a capture and diagnose it anew; what is only read is diagnosed once a run.
+    """
+    rows = [row for row in json.loads((DATA / "truth.json").read_text()) if row["cause"]]
+    rows.sort(key=lambda row: (DATA / row["file"]).stat().st_size)
+    chosen = {(row["source"], row["cause"]): row for row in reversed(rows)}
+    return {row["file"]: row["cause"] for row in rows if row in chosen.values()}
+
+
 def shared(name: str) -> Path:
     """A capture of ../shared/data, unpacked as by ``unpack``; skips where it is absent."""
     if not (SHARED / name).exists():

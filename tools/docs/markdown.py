@@ -6,6 +6,7 @@ import ast
 import inspect
 import re
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -75,6 +76,7 @@ def constants(module: ModuleType) -> dict[str, tuple[Any, str]]:
     return found
 
 
+@cache
 def text_constants(folder: Path) -> dict[str, set[str]]:
     """Every text constant in the Python files below a folder, with the files it stands in."""
     found: dict[str, set[str]] = {}

@@ -54,6 +54,11 @@ _SPECIAL: Final = frozenset({"tables", "databases", "__show_tables_expanded", "s
 """What SHOW knows beside tables."""
 _FILE_LIKE: Final = re.compile(r"[./\\:*?\[]")
 """A name with one of these may be a file to DuckDB where the WITH of that name does not reach."""
+_MOST_KEPT: Final = 1024
+_LONGEST_KEPT: Final = 4096
+_passed: Final[dict[tuple[str, tuple[str, ...]], Statement]] = {}
+"""Statements that passed: what one is follows from its text and the names of the tables alone, and
+to parse one takes as long as to run most of those that evidence consists of."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,9 @@ def checked(text: str, known: Collection[str], parser: duckdb.DuckDBPyConnection
     Raises:
         UsageError: it is something else, reads something else, or does not parse.
     """
+    asked = (text, tuple(known))
+    if (passed := _passed.get(asked)) is not None:
+        return passed
     if len(text) > LONGEST:
         raise UsageError(f"the statement is longer than {LONGEST:,} characters; shorten it")
     prefix, inner = "", text
@@ -90,7 +98,12 @@ def checked(text: str, known: Collection[str], parser: duckdb.DuckDBPyConnection
         raise _no_select("" if inner.strip(" \t\r\n;") else "; the statement is empty")
     check = _Check(known)
     check.all_of(statements[0])
-    return Statement(prefix + inner, frozenset(check.tables))
+    found = Statement(prefix + inner, frozenset(check.tables))
+    if len(text) <= _LONGEST_KEPT:
+        if len(_passed) >= _MOST_KEPT:
+            _passed.clear()
+        _passed[asked] = found
+    return found
 
 
 def _parsed(text: str, parser: duckdb.DuckDBPyConnection) -> list[Any]:
