@@ -377,6 +377,18 @@ def test_a_host_that_computes_until_it_touches_pages_is_predicted_without_that(
     assert finding.predicted_step_ns == pytest.approx(4_080_000, rel=0.03)
 
 
+def test_copies_at_the_start_say_nothing_about_steps(tmp_path: Path) -> None:
+    build = Build()
+    for k in range(30):
+        build.copy(1_000 * k, 1_000 * k + 300, call=(1_000 * k - 200, 1_000 * k - 100))
+    for k in range(12):
+        at = 100_000 + 50_000 * k**2
+        build.kernel(at, at + 2_000, call=(at - 900, at - 500), name=f"kernel_{k}")
+    diagnosis, _ = diagnosed(build, tmp_path)
+    assert diagnosis.verdict == INSUFFICIENT
+    assert "too few" in diagnosis.findings[0].message
+
+
 def test_pages_that_move_when_touched_are_no_work_without_a_call(tmp_path: Path) -> None:
     build = Build()
     build.kernel(100, 3_000, call=(50, 60), name="add")

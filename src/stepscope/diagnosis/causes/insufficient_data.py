@@ -34,7 +34,10 @@ def detect(case: Case) -> Detection | None:
     unlinked = float((gpu.call[asked] < 0).mean()) if asked.any() else 0.0
     unrecorded = [figure for one in unrecorded_warnings(case) for figure in one.figures]
     reason = capture = None
-    if int(asked.sum()) < _MANY and not _steps_are_graphs(case):
+    whole = explanation.steps.source == "whole_capture"
+    # without steps, copies at the program's start say nothing about any
+    counted = gpu.is_kernel if whole and gpu.is_kernel.any() else asked
+    if int(counted.sum()) < _MANY and not _steps_are_graphs(case):
         reason = "the capture holds too few GPU operations for a statement about steps"
         capture = "capture at least five whole steps after warm-up"
     elif not gpu.is_kernel.any():
