@@ -26,6 +26,9 @@ SELDOM: Final = 0.5
 _SELDOM_OTHERWISE: Final = 0.2
 """Probability of another number of events up to which the likely one is taken for the true one."""
 
+_ALIKE: Final = 0.5
+"""Relative standard deviation up to which events are one thing that comes back."""
+
 _STRAY: Final = 1
 """Distances that differ by so many steps are the same: what ends a step may fall into the next."""
 
@@ -86,8 +89,10 @@ def recurrence(step: IntArray, amount: IntArray, n_steps: int) -> Recurrence:
         full = size[at >= 0]
         if whole and len(full) and size.sum() > 0:
             mean = float(full.mean())
-            error = float(full.std(ddof=1)) / mean / len(full) ** 0.5 if len(full) > 1 else 0.0
-            return Recurrence(mean / every * n_steps / float(size.sum()), error, every)
+            unlike = float(full.std(ddof=1)) / mean if len(full) > 1 else 0.0
+            if unlike <= _ALIKE:
+                times = mean / every * n_steps / float(size.sum())
+                return Recurrence(times, unlike / len(full) ** 0.5, every)
     return Recurrence(1.0, chance_of(len(at)))
 
 
