@@ -39,10 +39,11 @@ def detect(case: Case) -> Detection | None:
         return _stage(c, me)
     if c is None or late is None or late.mechanism != "work" or me not in late.devices:
         return None
-    experts = busiest_use(c) == "expert_parallel"
+    use = busiest_use(c)
+    experts, tables = use == "expert_parallel", use == "embedding_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
-    # tokens that one expert does not get, and samples that one rank does not, others do
-    uneven = late.uneven_data or (experts and not late.in_turn)
+    # tokens that one expert does not get, lookups and samples that one rank does not, others do
+    uneven = late.uneven_data or ((experts or tables) and not late.in_turn)
     time, time_sql, chance = late.imposed_ns, None, late.chance
     if uneven:
         more = beyond_mean_ns(c.parts)
@@ -74,6 +75,19 @@ def detect(case: Case) -> Detection | None:
             "a capacity factor that limits the tokens of an expert",
             "copy the hot experts to several ranks, or place them again by the load that was "
             "measured (expert-parallel load balancing)",
+        ]
+    elif tables:
+        message = (
+            "{late} holds the embedding tables that are looked up most and computes {compute_ns} "
+            "per step, the others {others_compute_ns} ({threads_ratio} times the threads); the "
+            "others wait {others_wait_ns} per step for it inside collectives; shared out evenly, "
+            "every rank would compute {mean_compute_ns}"
+        )
+        recommendations = [
+            "place the tables by the lookups that each was measured to get, not by their number or "
+            "size (torchrec: EmbeddingShardingPlanner)",
+            "split a table that is looked up far more often than the others by rows or columns "
+            "over several ranks",
         ]
     else:
         message = (
@@ -195,8 +209,8 @@ CAUSE = Cause(
         "the step with the late rank's work as that of the others, operation by operation; the "
         "range reaches to its surplus being shared out. Where the ranks launch the same kernels, "
         "of sizes that differ from step to step (samples, sequences or graphs are not dealt out "
-        "evenly), experts are uneven, or a stage of a pipeline is slow, with the mean work of all "
-        "ranks on each; layers that move take their launches with them"
+        "evenly), experts or embedding tables are uneven, or a stage of a pipeline is slow, with "
+        "the mean work of all ranks on each; layers that move take their launches with them"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
