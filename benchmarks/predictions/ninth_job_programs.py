@@ -40,7 +40,7 @@ from torch.nn import functional as fn
 from torch.nn.parallel import DistributedDataParallel
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 155 pairs"
+WRITTEN_AFTER = "version 0.1 with 155 pairs, opened"
 four = partial(entered(PROGRAMS), marks="steps", ranks=4)  # type: ignore[call-arg]
 two = partial(entered(PROGRAMS), marks="steps", ranks=2)  # type: ignore[call-arg]
 
@@ -147,7 +147,7 @@ PRECISE = {LAST: True}
 
 
 @four(
-    "straggler",
+    "low_precision_unused",
     "vision",
     "the last rank multiplies matrices in TF32, as the others do, not in single precision",
 )
