@@ -334,3 +334,18 @@ def test_what_was_packed_is_stored(
         ("rank1.json", trace),
     ]
     assert json.loads((tmp_path / "captures" / "job_x.json").read_text())["ranks"] == 2
+
+
+def test_lookups_of_sharded_tables_are_shared_out(exam: Any, tmp_path: Path) -> None:
+    """Nothing is gone: both ranks compute the mean of today's, and the step is what it is then."""
+    file = CAPTURES / "job_tables_by_number.own.tar.xz"
+    job = Job([str(path) for path in exam["store"].unpack_capture(file, tmp_path)])
+    finding = job.diagnose().findings[0]
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [0])
+    assert "embedding tables" in finding.message
+    cases = job.explained.cases
+    each = [case.explanation for case in cases]
+    computes = [e.steady_total("compute_ns") / e.n_steady for e in each]
+    gain = max(computes) - sum(computes) / 2
+    assert finding.time_ns_per_step == pytest.approx(gain, rel=0.02)
+    assert finding.predicted_step_ns == pytest.approx(cases[0].step_ns - gain, rel=0.05)

@@ -11,8 +11,15 @@ import pytest
 from tests.support.build import Build
 
 from stepscope.api import Job
-from stepscope.breakdown.recurrence import Recurrence, long_run, of_idle_time, recurrence
-from stepscope.diagnosis.predictions import _without_rare_steps
+from stepscope.breakdown.recurrence import (
+    LongRun,
+    Recurrence,
+    long_run,
+    of_idle_time,
+    recurrence,
+)
+from stepscope.diagnosis.cause import Detection
+from stepscope.diagnosis.predictions import _without_rare_steps, arithmetic
 from stepscope.simulation.model import Prediction, Simulation
 
 
@@ -55,6 +62,42 @@ def test_an_event_that_began_before_the_window_tells_the_distance() -> None:
 def test_otherwise_chance_has_one_more_or_less(steps: list[int]) -> None:
     got = found(steps, [10] * len(steps), 12)
     assert (got.times, got.chance) == (1.0, 0.5 / len(steps))
+
+
+def test_events_of_very_unlike_sizes_are_not_one_that_comes_back() -> None:
+    """2 and 30 ms, two steps apart: chance, not half of all steps."""
+    got = found([1, 3], [2, 30], 4)
+    assert (got.times, got.chance, got.every) == (1.0, 0.25, None)
+
+
+def test_the_distance_is_told() -> None:
+    assert found([3, 9], [45, 45], 14).every == 6
+    assert found([4], [45], 14).every is None
+
+
+@pytest.mark.parametrize(
+    ("every", "steps", "mean", "apart", "sure"),
+    [
+        # 80 every eighth of 10: 20 in the mean of the run
+        (8.0, 8, 20.0, 0.0, True),
+        (8.0, 16, 20.0, 0.0, True),
+        # seven steps hold one in seven of eight cases: 10 + 80 / 7, and none otherwise
+        (8.0, 7, 10 + 80 / 7, 2 * (7 / 64) ** 0.5 * 80 / 7, True),
+        (8.0, 9, 10 + 80 / 9, 2 * (7 / 64) ** 0.5 * 80 / 9, True),
+        # one of two cases holds two, the other one
+        (8.0, 12, 20.0, 80 / 12, False),
+        (None, 7, 20.0, 80 / 7, False),
+    ],
+)
+def test_the_mean_of_some_steps_in_a_row(
+    every: float | None, steps: int, mean: float, apart: float, sure: bool
+) -> None:
+    run = LongRun(step_ns=20.0, spread_ns=0.0, odd_ns=80.0, every=every)
+    assert run.mean_of(steps) == (pytest.approx(mean), pytest.approx(apart), sure)
+
+
+def test_steps_of_which_none_is_odd_have_the_mean_of_the_run() -> None:
+    assert LongRun(20.0, 1.0, 0.0).mean_of(6) == (20.0, 0.0, True)
 
 
 def test_nothing_is_nothing() -> None:
@@ -105,6 +148,24 @@ def test_a_predicted_step_counts_what_the_run_holds(tmp_path: Path) -> None:
     # third of the gain, of what remains, is open as well
     assert 0.8 * 5 / 10.4 < low < 5 / 10.4
     assert 5 / 7.6 < high < 1.2 * 5 / 7.6
+
+
+@pytest.mark.parametrize(
+    ("launching", "left"),
+    [
+        (0.0, (8 - 4) / 8),  # of 9 ms, 1 of recording and 4 of what is repaired: 4 of 8 remain
+        (4e6, (8 - 4 * 8 / 9) / 8),  # recording has its part of the 4 as well: 5 of 9
+    ],
+)
+def test_recording_costs_what_is_repaired_as_much_where_that_launches(
+    launching: float, left: float, tmp_path: Path
+) -> None:
+    (case,) = paused(tmp_path, set(), 13).explained.cases
+    step = case.step_ns
+    per_ms = step / 9
+    odd = Detection(4 * per_ms, 0.0, "", [], floor_ns=0.0, launching_ns=launching / 1e6 * per_ms)
+    found = arithmetic(case, "step_jitter", odd, recording_ns=per_ms)
+    assert found.step_ns / step == pytest.approx(left, rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -213,6 +213,30 @@ def test_a_sum_along_a_dimension_goes_into_its_chain_and_tells_nothing_of_the_me
     assert (~found.repair.merged).sum() == 2 * steps
 
 
+def test_sums_of_a_layers_backward_pass_are_no_spelled_out_function(tmp_path: Path) -> None:
+    """A bias's gradient and a normalisation's, a cast and a residual stand between two GEMMs."""
+    normalisation = "void at::native::layer_norm_grad_input_kernel_vectorized<float, float>(int)"
+    behind = [COLUMNS, STRIDED, normalisation, SUM, SUM, pointwise("add", 3)]
+
+    def chains_of(names: list[str], thread: int, folder: Path) -> int:
+        folder.mkdir()
+        device = Device()
+        for number in range(STEPS):
+            begin = device.at
+            device.kernel(GEMM)
+            for name in (GEMM, *names, GEMM):
+                device.kernel(name, thread=thread)
+            device.build.range(begin, device.at, f"step_{number}")
+        kernels = device.kernels(folder)
+        found = chains(kernels, np.zeros(len(kernels.gpu.ops), bool))
+        return 0 if found is None else found.chains // kernels.n_steady
+
+    assert chains_of(behind, AUTOGRAD, tmp_path / "backward") == 0
+    assert chains_of(behind, MAIN, tmp_path / "forward") == 1  # sums that the program asks for
+    spelled = [*behind, *[pointwise("mul", 3)] * 3]
+    assert chains_of(spelled, AUTOGRAD, tmp_path / "spelled") == 1
+
+
 def test_comparisons_write_bytes(tmp_path: Path) -> None:
     """75 us for five bytes an element are 60 us a tensor of single precision, no 37.5 us."""
     device = Device()
