@@ -101,7 +101,8 @@ def _of_layers(category: IntArray, backward: BoolArray) -> BoolArray:
     """Sums that the backward pass of a framework's layer leaves behind, and nobody spelled out.
 
     The gradient of a bias is a sum behind the GEMMs or convolutions of its layer; a normalisation
-    adds up the parts of its parameters' gradients. Copies (casts, in mixed precision) stand between.
+    adds up the parts of its parameters' gradients. Copies (casts, in mixed precision) may stand
+    between.
 
     Args:
         category: of kernels in the order of enqueueing.
