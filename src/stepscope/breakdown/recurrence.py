@@ -177,11 +177,14 @@ class LongRun:
             The mean, how far off it may be, ns, and whether they hold that many nearly always.
         """
         of_one = self.odd_ns / steps
-        fair = steps / self.every if self.every else 0.5
-        likely = math.floor(fair + 0.5)
-        if abs(fair - likely) > _SELDOM_OTHERWISE:
+        if not self.every:
             return self.step_ns, of_one, not self.odd_ns
-        apart = 2 * math.sqrt(abs(fair - likely) * (1 - abs(fair - likely)))
+        fair = steps / self.every
+        likely = math.floor(fair + 0.5)
+        other = abs(fair - likely)  # the probability of one more or less
+        if other > _SELDOM_OTHERWISE:
+            return self.step_ns, of_one, False
+        apart = 2 * math.sqrt(other * (1 - other))
         return self.step_ns + (likely - fair) * of_one, apart * of_one, True
 
 
