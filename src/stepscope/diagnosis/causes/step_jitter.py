@@ -57,6 +57,8 @@ def detect(case: Case) -> Detection | None:
     if rest - overhead < _MOST * (excess - recorded):
         return None
     time = rest / e.n_steady
+    # where idle time is charged to recording, that of outlier steps is in ``rest`` no more
+    launching = 0 if recorded else max(sum(odd.excess_ns("idle", cause) for cause in _LATE), 0)
     kind, name, where = _what(case, odd)
     place = (
         " in {range}"
@@ -76,7 +78,7 @@ def detect(case: Case) -> Detection | None:
         floor_ns=0.0,
         rare=recurrence(odd.steps - e.first, _excess_by_step(odd), e.n_steady),
         work_ns=max(odd.excess_ns("idle", "host_compute"), 0) / e.n_steady,
-        launching_ns=min(max(sum(odd.excess_ns("idle", c) for c in _LATE), 0) / e.n_steady, time),
+        launching_ns=min(launching / e.n_steady, time),
         message="{outlier_steps} of {steady_steps} steps take {odd_step_ns} instead of "
         "{normal_step_ns}: " + _MESSAGE[kind].format(place=place) + "; what a repair "
         "shortens is the mean step, while the median stays",
