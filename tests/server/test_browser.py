@@ -38,7 +38,6 @@ def browser_page(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def shown(served: Served, browser_page: Any) -> Shown:
-    browser_page.goto("about:blank")
     return Shown(browser_page, served.address)
 
 
@@ -269,7 +268,6 @@ def test_a_link_reproduces_the_view(shown: Shown, served: Served) -> None:
     link, window = page.url, shown.window()
     selection = page.locator("section[aria-label=Selection]").inner_text()
     assert "pin=" in link
-    page.goto("about:blank")
     again = Shown(page, link)
     again.settle()
     assert again.window() == window

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope, is_one_line
-from tests.server.browser import browsing, pixels, settle
+from tests.server.browser import browsing, load, pixels, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, is_harmless
 from tests.support.build import Build
@@ -45,9 +45,7 @@ def page(browser: Any) -> Iterator[Any]:
 class Compared:
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
-        page.goto("about:blank")
-        page.goto(address)
-        self.settle()
+        load(page, address)
 
     def settle(self) -> None:
         settle(self.page)

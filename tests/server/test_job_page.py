@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope, is_one_line
-from tests.server.browser import browsing, settle
+from tests.server.browser import browsing, load, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, is_harmless
 from tests.server.test_panels import NOTE, post
@@ -80,10 +80,7 @@ class ShownJob:
 
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
-        page.goto("about:blank")
-        page.goto(address)
-        page.wait_for_selector("canvas.heatmap")
-        settle(page)
+        load(page, address, "canvas.heatmap")
 
     def press(self, key: str) -> None:
         self.page.keyboard.press(key)

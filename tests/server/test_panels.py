@@ -29,7 +29,6 @@ def panel_page(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def shown(served: Served, panel_page: Any) -> Shown:
-    panel_page.goto("about:blank")
     return Shown(panel_page, served.address)
 
 
@@ -175,7 +174,6 @@ def test_a_link_reproduces_the_panel(shown: Shown) -> None:
     shown.settle()
     link, before = page.url, texts(page)
     chosen = page.locator("tr[aria-selected=true]").inner_text()
-    page.goto("about:blank")
     again = Shown(page, link)
     again.settle()
     assert texts(page) == before
@@ -614,7 +612,6 @@ def test_a_track_moves_by_pointer_and_by_keyboard(shown: Shown) -> None:
     assert "edge" in page.locator("footer").inner_text()
     shown.settle()
     link = page.url
-    page.goto("about:blank")
     again = Shown(page, link)
     assert tracks(page) == tracks(again.page)
     assert tracks(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]

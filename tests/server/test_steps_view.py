@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope
-from tests.server.browser import browsing, settle
+from tests.server.browser import browsing, load, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, hostile, is_harmless
 from tests.support.build import Build
@@ -29,9 +29,7 @@ class Steps:
 
     def __init__(self, page: Any, address: str, rest: str = "#view=steps") -> None:
         self.page = page
-        page.goto("about:blank")
-        page.goto(address + rest)
-        self.settle()
+        load(page, address + rest)
 
     def settle(self) -> None:
         settle(self.page)
