@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import msgspec
@@ -305,12 +306,17 @@ def test_ranks_of_a_job(unpacked: Callable[[str], Path]) -> None:
 # --- one kernel in a noisy step ------------------------------------------------------------------
 
 
+@cache
+def noisy(seed: int) -> Profile:
+    """A healthy run whose steps were disturbed, nothing else."""
+    return of(edited(bundled("gpt1024_healthy"), FOLDER[0], noise=0.3, seed=seed))
+
+
 @pytest.mark.parametrize("factor", [1.05, 0.95])
 def test_five_percent_in_one_kernel_inside_noisy_steps(factor: float, tmp_path: Path) -> None:
     capture = bundled("gpt1024_healthy")
-    plain = of(capture)
-    heavy = max(plain.kernels, key=lambda k: k.ns_per_step)
-    before = of(edited(capture, tmp_path, noise=0.3, seed=1))
+    heavy = max(of(capture).kernels, key=lambda k: k.ns_per_step)
+    before = noisy(1)
     after = of(edited(capture, tmp_path, kernel=heavy.label, factor=factor, noise=0.3, seed=2))
     spread = np.std(before.lengths_ns()) / before.step_ns
     assert spread > 0.05  # the steps are noisy, and their means tell nothing
@@ -321,10 +327,12 @@ def test_five_percent_in_one_kernel_inside_noisy_steps(factor: float, tmp_path: 
     assert {name for k in changed for name in k.after} == {heavy.label}
     assert changed[0].each_ratio == pytest.approx(factor, abs=0.005)
     assert heavy.label in found.message
-    # and noise alone names nothing
-    again = compare([before], [of(edited(capture, tmp_path, noise=0.3, seed=3))])
-    assert [k for k in again.kernels if k.changed] == []
-    assert again.verdict == "no_difference"
+
+
+def test_noise_alone_names_no_kernel() -> None:
+    found = compare([noisy(1)], [noisy(3)])
+    assert [k for k in found.kernels if k.changed] == []
+    assert found.verdict == "no_difference"
 
 
 def test_the_profile_survives_json() -> None:

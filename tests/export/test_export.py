@@ -150,9 +150,9 @@ def nests(events: list[dict[str, Any]]) -> None:
     assert stack == []
 
 
-def test_speedscope_nests_on_a_real_capture(tmp_path: Path, stepscope: Stepscope) -> None:
+def test_speedscope_nests_on_a_real_capture(tmp_path: Path, reader: Stepscope) -> None:
     target = tmp_path / "out.json.gz"
-    stepscope("export", "-t", "speedscope", bundled_capture(), "-o", target)
+    reader("export", "-t", "speedscope", bundled_capture(), "-o", target)
     found = json.loads(gzip.decompress(target.read_bytes()))
     frames = found["shared"]["frames"]
     assert len(found["profiles"]) >= 6
@@ -249,15 +249,15 @@ def test_packets_made_together_are_those_made_one_by_one(
     assert _packets(uuid, time, begins, name, arrow, True) == expected
 
 
-def test_files_are_not_overwritten(tmp_path: Path, stepscope: Stepscope) -> None:
+def test_files_are_not_overwritten(tmp_path: Path, reader: Stepscope) -> None:
     target = tmp_path / "out.json"
     target.write_text("mine")
     arguments = ("export", "-t", "chrome", bundled_capture(), "-o", target)
-    assert "--force" in stepscope(*arguments, expect=2).stderr
+    assert "--force" in reader(*arguments, expect=2).stderr
     assert target.read_text() == "mine"
-    stepscope(*arguments, "--force")
+    reader(*arguments, "--force")
     assert json.loads(target.read_text())["traceEvents"]
-    done = stepscope(*arguments[:-1], tmp_path / "no" / "out.json", expect=2)
+    done = reader(*arguments[:-1], tmp_path / "no" / "out.json", expect=2)
     assert "cannot write" in done.stderr
 
 

@@ -20,7 +20,6 @@ from tests.support.xspace import training
 
 from stepscope.api import Job
 from stepscope.api.reports import known_reports, stats_requests
-from stepscope.cache.store import Cache
 
 NSYS_DATA = Path(__file__).parents[1] / "importers" / "nsys_data"
 FIXTURES = [
@@ -38,9 +37,9 @@ REPORTS = [
 ]  # fmt: skip
 
 
-def answers(path: Path, cache: Path) -> dict[str, list[dict[str, object]]]:
+def answers(path: Path) -> dict[str, list[dict[str, object]]]:
     """What each report says of a capture."""
-    reports = Job([path], cache=Cache(cache)).reports
+    reports = Job([path]).reports
     return {
         name: [] if outcome.table is None else outcome.table.to_pylist()
         for name in REPORTS
@@ -50,26 +49,26 @@ def answers(path: Path, cache: Path) -> dict[str, list[dict[str, object]]]:
 
 @pytest.mark.parametrize("packed", FIXTURES, ids=lambda path: path.name)
 def test_an_export_of_an_export_gives_the_same_reports(
-    packed: Path, stepscope: Stepscope, tmp_path: Path
+    packed: Path, reader: Stepscope, tmp_path: Path
 ) -> None:
     original = unpack(packed)
     made = tmp_path / "made.sqlite"
-    assert stepscope("export", original, "-o", made).stdout == ""
-    before, after = answers(original, tmp_path / "a"), answers(made, tmp_path / "b")
+    assert reader("export", original, "-o", made).stdout == ""
+    before, after = answers(original), answers(made)
     assert sum(map(len, before.values())) > 100
     for name in REPORTS:
         assert after[name] == before[name], name
 
 
 @pytest.mark.parametrize("packed", FIXTURES, ids=lambda path: path.name)
-def test_nsys_prints_the_same(packed: Path, stepscope: Stepscope, tmp_path: Path) -> None:
+def test_nsys_prints_the_same(packed: Path, reader: Stepscope, tmp_path: Path) -> None:
     nsys = shutil.which("nsys") or shutil.which(Path.home() / ".cache/nsys-2023.4/nsys")
     if nsys is None:
         pytest.skip("no nsys is installed")
     original = tmp_path / "original.sqlite"
     original.write_bytes(unpack(packed).read_bytes())
     made = tmp_path / "made.sqlite"
-    stepscope("export", original, "-o", made)
+    reader("export", original, "-o", made)
     output = [
         subprocess.run(
             [nsys, "stats", "-q", "-f", "csv", *(w for r in REPORTS for w in ("-r", r)), path],
@@ -82,11 +81,11 @@ def test_nsys_prints_the_same(packed: Path, stepscope: Stepscope, tmp_path: Path
 
 
 def test_a_trace_of_pytorch_becomes_a_database(
-    kineto_events: list[dict[str, object]], stepscope: Stepscope, tmp_path: Path
+    kineto_events: list[dict[str, object]], reader: Stepscope, tmp_path: Path
 ) -> None:
     capture = DATA / "kineto" / "cnn_small.json.gz"
     made = tmp_path / "made.sqlite"
-    stepscope("export", capture, "-o", made)
+    reader("export", capture, "-o", made)
     kernels = [e for e in kineto_events if e.get("cat") == "kernel"]
     with closing(sqlite3.connect(made)) as connection:
         found = dict(
@@ -103,26 +102,21 @@ def test_a_trace_of_pytorch_becomes_a_database(
     names = [event["name"] for event in kernels]
     assert found == {name: names.count(name) for name in names}
     assert linked == len(kernels)
-    mine, theirs = answers(capture, tmp_path / "a"), answers(made, tmp_path / "b")
+    mine, theirs = answers(capture), answers(made)
     for name in ("cuda_gpu_kern_sum", "cuda_api_sum", "nvtx_sum", "cuda_gpu_mem_time_sum"):
         assert theirs[name] == mine[name]
         assert mine[name]
 
 
-def test_threads_beyond_24_bits_get_numbers_of_their_own(
-    stepscope: Stepscope, tmp_path: Path
-) -> None:
+def test_threads_beyond_24_bits_get_numbers_of_their_own(reader: Stepscope, tmp_path: Path) -> None:
     capture = tmp_path / "host.xplane.pb"
     capture.write_bytes(training(steps=4))
     made = tmp_path / "made.sqlite"
-    stepscope("export", capture, "-o", made)
+    reader("export", capture, "-o", made)
     with closing(sqlite3.connect(made)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM CUPTI_ACTIVITY_KIND_KERNEL").fetchone()
     assert count == 16
-    assert (
-        answers(made, tmp_path / "b")["cuda_gpu_kern_sum"]
-        == (answers(capture, tmp_path / "a")["cuda_gpu_kern_sum"])
-    )
+    assert answers(made)["cuda_gpu_kern_sum"] == (answers(capture)["cuda_gpu_kern_sum"])
 
 
 @pytest.fixture
@@ -133,11 +127,11 @@ def kineto_events() -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_tables_arrive_whole(kind: str, stepscope: Stepscope, tmp_path: Path) -> None:
+def test_tables_arrive_whole(kind: str, reader: Stepscope, tmp_path: Path) -> None:
     capture = unpack(FIXTURES[0])
     folder = tmp_path / f"out.{kind}"
-    stepscope("export", capture, "-o", folder)
-    trace = Job([capture], cache=Cache(stepscope.cache)).traces[0]
+    reader("export", capture, "-o", folder)
+    trace = Job([capture]).traces[0]
     written = {path.stem: path for path in folder.iterdir()}
     assert written.keys() == {name for name, rows in trace.meta.rows.items() if rows}
     for name, path in written.items():
@@ -149,19 +143,19 @@ def test_tables_arrive_whole(kind: str, stepscope: Stepscope, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
-def test_ranks_stand_below_each_other(kind: str, stepscope: Stepscope, tmp_path: Path) -> None:
+def test_ranks_stand_below_each_other(kind: str, reader: Stepscope, tmp_path: Path) -> None:
     capture = unpack(FIXTURES[0])
     for rank in range(2):
         (tmp_path / f"run.rank{rank}.sqlite").write_bytes(capture.read_bytes())
     folder = tmp_path / f"out.{kind}"
     paths = sorted(tmp_path.glob("run.*"))
-    stepscope("export", *paths, "-o", folder)
+    reader("export", *paths, "-o", folder)
     path = folder / f"gpu_op.{kind}"
     table = pq.read_table(path) if kind == "parquet" else _ipc(path)
     ranks = table.column("trace_rank").to_pylist()
     assert ranks == sorted(ranks)
     assert ranks.count(0) == ranks.count(1) > 0
-    output = stepscope("export", *paths, "-o", tmp_path / "x.sqlite", expect=2).stderr
+    output = reader("export", *paths, "-o", tmp_path / "x.sqlite", expect=2).stderr
     assert "holds one capture, and these are 2 ranks" in output
 
 

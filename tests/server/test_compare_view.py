@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope, is_one_line
-from tests.server.browser import browsing, pixels, settle
+from tests.server.browser import browsing, load, pixels, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, is_harmless
 from tests.support.build import Build
@@ -45,9 +45,7 @@ def page(browser: Any) -> Iterator[Any]:
 class Compared:
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
-        page.goto("about:blank")
-        page.goto(address)
-        self.settle()
+        load(page, address)
 
     def settle(self) -> None:
         settle(self.page)
@@ -107,9 +105,9 @@ def test_the_comparison_has_the_legend_of_all_views(page: Any, both: Served) -> 
 
 
 def test_the_verdict_and_the_interval_are_those_of_the_command(
-    shown: Compared, reply: dict[str, Any], paths: list[Path], stepscope: Stepscope
+    shown: Compared, reply: dict[str, Any], paths: list[Path], reader: Stepscope
 ) -> None:
-    output = json.loads(stepscope("compare", *paths, "--format", "json").stdout)
+    output = json.loads(reader("compare", *paths, "--format", "json").stdout)
     assert output == reply["comparison"]
     text = shown.text("Verdict")
     assert output["message"] in text
@@ -357,10 +355,10 @@ def test_runs_without_steps_or_gpu_say_so(tmp_path: Path, paths: list[Path], bro
 
 
 def test_the_single_file_holds_the_comparison(
-    tmp_path: Path, paths: list[Path], stepscope: Stepscope, shown: Compared, browser: Any
+    tmp_path: Path, paths: list[Path], reader: Stepscope, shown: Compared, browser: Any
 ) -> None:
     target = tmp_path / "pair.html"
-    stepscope("ui", *paths, "--compare", "--static", target)
+    reader("ui", *paths, "--compare", "--static", target)
     assert target.stat().st_size < 2_500_000
     with browsing(browser) as page:
         asked: list[str] = []
@@ -383,12 +381,12 @@ def test_the_single_file_holds_the_comparison(
         assert page.errors == []
 
 
-def test_the_command_says_what_it_wants(paths: list[Path], stepscope: Stepscope) -> None:
+def test_the_command_says_what_it_wants(paths: list[Path], reader: Stepscope) -> None:
     for arguments, message in (
         ((paths[0], "--compare"), "stepscope ui BEFORE AFTER --compare"),
         ((*paths, paths[0], "--compare"), "stepscope ui BEFORE AFTER --compare"),
         ((*paths, "--compare", "--static", "x.html", "--only-step", "1"), "leave them out"),
     ):
-        output = stepscope("ui", *arguments, expect=2).stderr
+        output = reader("ui", *arguments, expect=2).stderr
         assert message in output
         assert is_one_line(output)

@@ -114,7 +114,6 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 def opened(page: Any, served: Served, fragment: str = "") -> Shown:
-    page.goto("about:blank")
     return Shown(page, served.address + fragment)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope, is_one_line
-from tests.server.browser import browsing, settle
+from tests.server.browser import browsing, load, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, is_harmless
 from tests.server.test_panels import NOTE, post
@@ -80,10 +80,7 @@ class ShownJob:
 
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
-        page.goto("about:blank")
-        page.goto(address)
-        page.wait_for_selector("canvas.heatmap")
-        settle(page)
+        load(page, address, "canvas.heatmap")
 
     def press(self, key: str) -> None:
         self.page.keyboard.press(key)
@@ -275,30 +272,30 @@ def test_records_of_a_flight_recorder_have_no_timeline(tmp_path: Path) -> None:
     ],
 )
 def test_what_digests_have_not_is_said_in_one_line(
-    stepscope: Stepscope, folder: Path, tmp_path: Path, more: list[str], message: str
+    reader: Stepscope, folder: Path, tmp_path: Path, more: list[str], message: str
 ) -> None:
     words = [word.format(new=tmp_path / "page.html", folder=folder) for word in more]
-    output = stepscope.ends("ui", str(folder), *words)
+    output = reader.ends("ui", str(folder), *words)
     assert output.returncode == 2
     assert is_one_line(output.stderr)
     assert message in output.stderr
 
 
 def test_a_topology_is_about_digests(
-    stepscope: Stepscope, folder: Path, captures: list[Path], tmp_path: Path
+    reader: Stepscope, folder: Path, captures: list[Path], tmp_path: Path
 ) -> None:
     (tmp_path / "cluster.json").write_text("no JSON")
     for path, message in ((captures[0], "is about digests"), (folder, "is no JSON")):
-        output = stepscope.ends("ui", str(path), "--topology", str(tmp_path / "cluster.json"))
+        output = reader.ends("ui", str(path), "--topology", str(tmp_path / "cluster.json"))
         assert output.returncode == 2
         assert is_one_line(output.stderr)
         assert message in output.stderr
 
 
-def test_damaged_digests_end_it(stepscope: Stepscope, tmp_path: Path) -> None:
+def test_damaged_digests_end_it(reader: Stepscope, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / f"{name}{SUFFIX}").write_bytes(b"PAR1 and no more")
-    output = stepscope.ends("ui", str(tmp_path), "--no-browser")
+    output = reader.ends("ui", str(tmp_path), "--no-browser")
     assert output.returncode == 2
     assert is_one_line(output.stderr)
     assert "none of 2 inputs could be used" in output.stderr

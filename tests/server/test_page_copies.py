@@ -26,7 +26,6 @@ def page(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def shown(served: Served, page: Any) -> Shown:
-    page.goto("about:blank")
     return Shown(page, served.address)
 
 
@@ -53,7 +52,6 @@ def test_a_table_is_copied_with_the_command_that_computes_it(
     served: Served, page: Any, job: Job, key: str
 ) -> None:
     for link in ("", "#range=50000000-130000000"):
-        page.goto("about:blank")
         shown = Shown(page, served.address + link)
         page.locator("canvas.rows").focus()
         shown.press(key)

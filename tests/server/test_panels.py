@@ -15,6 +15,7 @@ from tests.server.browser import Shown, becomes, browsing
 from tests.server.served import Answer, Served, serving
 from tests.server.test_browser import HOSTILE, hostile, is_harmless
 from tests.support.build import AUTOGRAD, Build
+from tests.support.captures import DATA, unpack
 
 from stepscope.api import Job
 from stepscope.api.inputs import bundled_capture
@@ -29,7 +30,6 @@ def panel_page(browser: Any) -> Iterator[Any]:
 
 @pytest.fixture
 def shown(served: Served, panel_page: Any) -> Shown:
-    panel_page.goto("about:blank")
     return Shown(panel_page, served.address)
 
 
@@ -175,7 +175,6 @@ def test_a_link_reproduces_the_panel(shown: Shown) -> None:
     shown.settle()
     link, before = page.url, texts(page)
     chosen = page.locator("tr[aria-selected=true]").inner_text()
-    page.goto("about:blank")
     again = Shown(page, link)
     again.settle()
     assert texts(page) == before
@@ -255,6 +254,14 @@ def test_the_flame_graph_weighs_searches_and_turns_over(shown: Shown) -> None:
 
 @pytest.fixture
 def capture(tmp_path: Path) -> Path:
+    """A capture beside which notes are kept: the smallest, as each is imported and explained."""
+    small = unpack(DATA / "nsys" / "gpt_graph.sqlite.xz")
+    return Path(shutil.copy(small, tmp_path / "mine.sqlite"))
+
+
+@pytest.fixture
+def starved(tmp_path: Path) -> Path:
+    """The bundled capture, with a place for notes."""
     return Path(shutil.copy(bundled_capture(), tmp_path / "mine.sqlite"))
 
 
@@ -429,8 +436,8 @@ def test_a_note_that_is_not_kept_says_why_and_keeps_its_text(capture: Path, brow
         page.errors.clear()  # the browser reports the refusal itself
 
 
-def test_a_note_about_the_range(capture: Path, browser: Any) -> None:
-    with serving(capture) as served, browsing(browser) as page:
+def test_a_note_about_the_range(starved: Path, browser: Any) -> None:
+    with serving(starved) as served, browsing(browser) as page:
         shown = Shown(page, f"{served.address}#range=60000000-95000000")
         opened(shown, "Shift+M")
         page.keyboard.type("line one")
@@ -451,7 +458,7 @@ def test_a_note_about_the_range(capture: Path, browser: Any) -> None:
 
 
 def test_forward_and_backward_operators_lead_to_each_other(
-    tmp_path: Path, stepscope: Stepscope, browser: Any
+    tmp_path: Path, reader: Stepscope, browser: Any
 ) -> None:
     b = Build()
     b.operator(2, 8, "aten::addmm", sequence_number=7)
@@ -459,7 +466,7 @@ def test_forward_and_backward_operators_lead_to_each_other(
     b.kernel(25, 40, call=(22, 24), thread=AUTOGRAD)
     folder = b.trace(tmp_path).folder
     target = tmp_path / "out.html"
-    stepscope("ui", folder, "--static", target)
+    reader("ui", folder, "--static", target)
     with serving(folder) as served:
         _leads_there_and_back(served.address, browser)
     _leads_there_and_back(target.as_uri(), browser)
@@ -484,13 +491,13 @@ def _leads_there_and_back(address: str, browser: Any) -> None:
 
 
 def test_the_single_file_holds_the_panels(
-    capture: Path, tmp_path: Path, stepscope: Stepscope, browser: Any
+    starved: Path, tmp_path: Path, reader: Stepscope, browser: Any
 ) -> None:
-    with serving(capture) as served:
+    with serving(starved) as served:
         assert post(served, {**NOTE, "begin": 70_000_000, "end": 71_000_000}).status == 200
     target = tmp_path / "out.html"
-    stepscope("ui", capture, "--static", target, "--window", "40ms/120ms")
-    job = Job([capture])
+    reader("ui", starved, "--static", target, "--window", "40ms/120ms")
+    job = Job([starved])
     begin, end = 40_000_000, 120_000_000
     with browsing(browser) as page:
         shown = Shown(page, target.as_uri())
@@ -614,7 +621,6 @@ def test_a_track_moves_by_pointer_and_by_keyboard(shown: Shown) -> None:
     assert "edge" in page.locator("footer").inner_text()
     shown.settle()
     link = page.url
-    page.goto("about:blank")
     again = Shown(page, link)
     assert tracks(page) == tracks(again.page)
     assert tracks(page)[:4] == ["Stream 7", "Steps", "Idle, by cause", "Busy"]

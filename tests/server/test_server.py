@@ -133,12 +133,12 @@ def test_a_tile_travels_whole(served: Served) -> None:
     assert len(found["instances"]) == len(found["diagnosis"]["findings"])
 
 
-def test_a_port_that_is_taken_is_said_in_one_line(stepscope: Stepscope) -> None:
+def test_a_port_that_is_taken_is_said_in_one_line(reader: Stepscope) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        done = stepscope("ui", "--no-browser", "--port", str(port), bundled_capture(), expect=2)
+        done = reader("ui", "--no-browser", "--port", str(port), bundled_capture(), expect=2)
     assert f"port {port}" in is_one_line(done.stderr)
 
 

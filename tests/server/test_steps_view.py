@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.cli.command import Stepscope
-from tests.server.browser import browsing, settle
+from tests.server.browser import browsing, load, settle
 from tests.server.served import Served, serving
 from tests.server.test_browser import HOSTILE, hostile, is_harmless
 from tests.support.build import Build
@@ -29,9 +29,7 @@ class Steps:
 
     def __init__(self, page: Any, address: str, rest: str = "#view=steps") -> None:
         self.page = page
-        page.goto("about:blank")
-        page.goto(address + rest)
-        self.settle()
+        load(page, address + rest)
 
     def settle(self) -> None:
         settle(self.page)
@@ -371,10 +369,10 @@ def test_no_request_leaves_the_page(served: Served, page: Any) -> None:
 
 
 def test_the_single_file_holds_the_steps(
-    tmp_path: Path, stepscope: Stepscope, served: Served, browser: Any, page: Any
+    tmp_path: Path, reader: Stepscope, served: Served, browser: Any, page: Any
 ) -> None:
     target = tmp_path / "out.html"
-    stepscope("ui", bundled_capture(), "--static", target, "--only-step", "3")
+    reader("ui", bundled_capture(), "--static", target, "--only-step", "3")
     assert target.stat().st_size < 700_000
     rest = "#view=steps&salign=range:1&ssort=duration&step=5"
     with browsing(browser) as alone:
@@ -427,10 +425,10 @@ def test_what_is_asked_wrongly_is_said_in_a_sentence(served: Served) -> None:
 
 
 def test_the_hostile_single_file_holds_steps_too(
-    tmp_path: Path, stepscope: Stepscope, browser: Any
+    tmp_path: Path, reader: Stepscope, browser: Any
 ) -> None:
     target = tmp_path / "out.html"
-    stepscope("ui", hostile(tmp_path), "--static", target)
+    reader("ui", hostile(tmp_path), "--static", target)
     with browsing(browser) as page:
         Steps(page, target.as_uri())
         is_harmless(page)
