@@ -6,7 +6,6 @@ import copy
 import json
 from collections.abc import Callable, Iterator
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import msgspec
