@@ -32,7 +32,7 @@ from stepscope.render.text import no_formula
 
 NOBODY = 65534
 AS_ROOT = os.geteuid() == 0
-CUTS = 25
+CUTS = 12
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(256)) * 8
 KINETO_HEAD = '{"schemaVersion": 1, "deviceProperties": [], "traceEvents": ['

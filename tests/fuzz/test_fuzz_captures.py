@@ -31,7 +31,7 @@ from stepscope.cache.store import Cache
 from stepscope.trace.errors import StepscopeError
 
 ROUNDS = int(os.environ.get("STEPSCOPE_FUZZ_ROUNDS", "1"))
-CASES = 8 * ROUNDS
+CASES = 5 * ROUNDS
 FIRST = int(os.environ.get("STEPSCOPE_FUZZ_FIRST", "0"))
 LIMIT_S = 60  # for one case; usual ones take a tenth of a second
 IMPORTERS = Path(__file__).parents[1] / "importers"

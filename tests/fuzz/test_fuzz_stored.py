@@ -24,7 +24,7 @@ from tests.support.raw import write_raw
 from stepscope.importers.registry import convert
 
 ROUNDS = int(os.environ.get("STEPSCOPE_FUZZ_ROUNDS", "1"))
-CASES = 6 * ROUNDS
+CASES = 4 * ROUNDS
 FIRST = int(os.environ.get("STEPSCOPE_FUZZ_FIRST", "0"))
 TABLES = {
     "gpu_op": "start_ns, end_ns, correlation_id, name",
