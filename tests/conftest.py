@@ -17,7 +17,7 @@ from tests.support.costs import Costs
 from tests.support.snapshots import Snapshot, compared
 
 # A busy machine is no reason to fail: pytest-timeout bounds the time of a whole test. Continuous
-# integration tries the same examples every time, and half as many; a person's runs look for new ones.
+# integration tries the same examples every time, half as many; a person's runs look for new ones.
 _CI = bool(os.environ.get("CI"))
 settings.register_profile(
     "stepscope",
