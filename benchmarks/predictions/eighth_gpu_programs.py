@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from fourth_programs import adam, fit, labels
-from models import DEVICE, Attends, precision, size
+from models import DEVICE, Attends, Experts, precision, size
 from program import Program, Running
 from single_programs import entered
 from sixth_programs import Rms
@@ -340,14 +340,8 @@ def grouped_queries_einsum(repaired: bool) -> Running:
 # --- experts that choose ------------------------------------------------------------------------
 
 
-class Choosy(nn.Module):
+class Choosy(Experts):
     """Each expert takes the tokens that it likes most, all experts as many."""
-
-    def __init__(self, width: int, wide: int, experts: int) -> None:
-        super().__init__()
-        self.norm, self.router = nn.LayerNorm(width), nn.Linear(width, experts, bias=False)
-        self.up = nn.Parameter(torch.randn(experts, width, wide) * width**-0.5)
-        self.down = nn.Parameter(torch.randn(experts, wide, width) * wide**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x).flatten(0, 1)

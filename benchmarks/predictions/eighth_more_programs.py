@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, Attends, Feeds, precision, size
+from models import DEVICE, Attends, Feeds, precision, size, transformer_layers
 from program import Program, Running, phase
 from single_programs import entered, loaded
 from torch import Tensor, nn
@@ -499,9 +499,7 @@ class Hidden(nn.Module):
         self.second = nn.Sequential(nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, width))
         self.place = nn.Sequential(nn.Linear(3, 128), nn.GELU(), nn.Linear(128, width))
         self.hidden = nn.Parameter(torch.zeros(1, 1, width))
-        parts: list[nn.Module] = []
-        for _ in range(layers):
-            parts += [Attends(width, heads), Feeds(width)]
+        parts = transformer_layers(width, layers, heads)
         self.body, self.head = nn.Sequential(*parts), nn.Linear(width, 3 * points)
 
     def forward(self, patches: Tensor, middles: Tensor, shown: int) -> Tensor:

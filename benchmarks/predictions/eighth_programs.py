@@ -18,7 +18,17 @@ from typing import Any
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, Attends, Feeds, endless, graphed, made_optimizer, precision, size
+from models import (
+    DEVICE,
+    Attends,
+    Feeds,
+    endless,
+    graphed,
+    made_optimizer,
+    precision,
+    size,
+    transformer_layers,
+)
 from program import Program, Running, phase
 from single_programs import entered, loaded
 from torch import Tensor, nn
@@ -33,10 +43,7 @@ CUDA = DEVICE.type == "cuda"
 
 
 def encoder(width: int, layers: int, heads: int) -> nn.Sequential:
-    parts: list[nn.Module] = []
-    for _ in range(layers):
-        parts += [Attends(width, heads), Feeds(width)]
-    return nn.Sequential(*parts, nn.LayerNorm(width))
+    return nn.Sequential(*transformer_layers(width, layers, heads), nn.LayerNorm(width))
 
 
 # --- proteins ---------------------------------------------------------------------------------

@@ -361,6 +361,26 @@ class Feeds(nn.Module):
         return x + self.layers(x)
 
 
+def transformer_layers(
+    width: int, layers: int, heads: int, *, causal: bool = False
+) -> list[nn.Module]:
+    """Both halves in turn."""
+    parts: list[nn.Module] = []
+    for _ in range(layers):
+        parts += [Attends(width, heads, causal=causal), Feeds(width)]
+    return parts
+
+
+class Experts(nn.Module):
+    """What a layer of experts holds: a norm, a router, and all experts' weights in two tensors."""
+
+    def __init__(self, width: int, wide: int, experts: int) -> None:
+        super().__init__()
+        self.norm, self.router = nn.LayerNorm(width), nn.Linear(width, experts, bias=False)
+        self.up = nn.Parameter(torch.randn(experts, width, wide) * width**-0.5)
+        self.down = nn.Parameter(torch.randn(experts, wide, width) * wide**-0.5)
+
+
 def mlp(width: int, layers: int, inside: int, outside: int) -> nn.Module:
     parts: list[nn.Module] = [nn.Linear(inside, width), nn.Tanh()]
     for _ in range(layers):

@@ -21,7 +21,17 @@ from typing import Any
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise, sgd
-from models import DEVICE, Attends, Feeds, endless, graphed, made_optimizer, precision, resnet, size
+from models import (
+    DEVICE,
+    Feeds,
+    endless,
+    graphed,
+    made_optimizer,
+    precision,
+    resnet,
+    size,
+    transformer_layers,
+)
 from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
@@ -32,14 +42,6 @@ PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 155 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
-
-
-def layers(width: int, depth: int, heads: int, *, causal: bool = False) -> list[nn.Module]:
-    """Those of a transformer."""
-    found: list[nn.Module] = []
-    for _ in range(depth):
-        found += [Attends(width, heads, causal=causal), Feeds(width)]
-    return found
 
 
 class Scattered(Dataset[Any]):
@@ -178,7 +180,9 @@ def reactions_cut_by_collate(repaired: bool) -> Running:
     loader = DataLoader(Scattered(given), batch, collate_fn=collate, pin_memory=CUDA)
     batches = endless(loader)
     embed, deep = nn.Embedding(size(64, 32), width), nn.Embedding(8, width)
-    body = nn.Sequential(*layers(width, size(6, 1), size(8, 2), causal=True), nn.LayerNorm(width))
+    body = nn.Sequential(
+        *transformer_layers(width, size(6, 1), size(8, 2), causal=True), nn.LayerNorm(width)
+    )
     model = nn.ModuleList([embed, deep, body, nn.Linear(width, size(64, 32))]).to(DEVICE)
     weights = list(model.parameters())
     means = [p.detach().clone() for p in weights]
@@ -214,7 +218,7 @@ class Visits(nn.Module):
     def __init__(self, codes: int, width: int, depth: int, heads: int, length: int) -> None:
         super().__init__()
         self.codes, self.place = nn.Embedding(codes, width), nn.Embedding(length, width)
-        self.body = nn.Sequential(*layers(width, depth, heads), nn.LayerNorm(width))
+        self.body = nn.Sequential(*transformer_layers(width, depth, heads), nn.LayerNorm(width))
         self.head = nn.Linear(width, 1)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -740,7 +744,7 @@ def designed_proteins_empty_cache(repaired: bool) -> Running:
     batch, length, width, depth, kinds = size(64, 2), size(320, 8), size(768, 16), size(4, 1), 32
 
     def writer() -> nn.Module:
-        parts = layers(width, depth, size(12, 2), causal=True)
+        parts = transformer_layers(width, depth, size(12, 2), causal=True)
         return nn.Sequential(
             nn.Embedding(kinds, width), *parts, nn.LayerNorm(width), nn.Linear(width, kinds)
         )
@@ -783,7 +787,7 @@ class Columns(nn.Module):
         self.scale, self.shift = (nn.Parameter(torch.randn(numbers, width) * 0.1) for _ in "ab")
         self.kinds = nn.Embedding(kinds, width)
         self.first = nn.Parameter(torch.randn(1, 1, width) * 0.1)
-        self.body = nn.Sequential(*layers(width, depth, heads), nn.LayerNorm(width))
+        self.body = nn.Sequential(*transformer_layers(width, depth, heads), nn.LayerNorm(width))
         self.head = nn.Linear(width, 1)
 
     def forward(self, numbers: Tensor, kinds: Tensor) -> Tensor:

@@ -14,9 +14,11 @@ from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
+from fourth_programs import labels
 from models import (
     DEVICE,
     Attends,
+    Experts,
     Feeds,
     done,
     graphed,
@@ -24,6 +26,7 @@ from models import (
     made_optimizer,
     precision,
     size,
+    transformer_layers,
 )
 from program import Program, Running, phase
 from single_programs import entered
@@ -42,16 +45,8 @@ CUDA = DEVICE.type == "cuda"
 # --- what several have ------------------------------------------------------------------------
 
 
-def drawn(vocab: int, *shape: int) -> Tensor:
-    return torch.randint(0, vocab, shape, device=DEVICE)
-
-
 def layers_of(width: int, layers: int, *, causal: bool) -> list[nn.Module]:
-    heads = max(width // 64, 2)
-    parts: list[nn.Module] = []
-    for _ in range(layers):
-        parts += [Attends(width, heads, causal=causal), Feeds(width)]
-    return parts
+    return transformer_layers(width, layers, max(width // 64, 2), causal=causal)
 
 
 def stack(width: int, layers: int, vocab: int, out: int, *, causal: bool) -> nn.Module:
@@ -154,7 +149,7 @@ def preferences_scores_by_hand(repaired: bool) -> Running:
     policy, reference = made(), made()
     reference.load_state_dict(policy.state_dict())
     reference.requires_grad_(False).eval()
-    ids = drawn(vocab, 2 * pairs, length)  # those preferred, then those that are not
+    ids = labels(vocab, 2 * pairs, length)  # those preferred, then those that are not
     ids[pairs:, : length // 4] = ids[:pairs, : length // 4]
     answer = (torch.arange(1, length, device=DEVICE) >= length // 4).float()
 
@@ -185,7 +180,7 @@ def rewards_pair_by_pair(repaired: bool) -> Running:
     width, vocab, length, pairs = size(768, 32), size(8192, 64), size(640, 32), size(12, 2)
     model = stack(width, size(5, 1), vocab, 1, causal=True).to(DEVICE)
     draw = random.Random(0)
-    ids, empty = drawn(vocab - 1, 2 * pairs, length) + 1, 0
+    ids, empty = labels(vocab - 1, 2 * pairs, length) + 1, 0
     for i in range(pairs):
         same = draw.randrange(length // 8, length // 3)
         ids[pairs + i, :same] = ids[i, :same]
@@ -238,7 +233,7 @@ def answers_in_groups_compile(repaired: bool) -> Running:
     width, vocab, length = size(768, 32), size(16_384, 64), size(384, 16)
     groups, each = size(4, 2), size(4, 2)
     model = stack(width, size(8, 1), vocab, vocab, causal=True).to(DEVICE)
-    ids = drawn(vocab, groups * each, length + 1)
+    ids = labels(vocab, groups * each, length + 1)
     rewards = torch.rand(groups, each, device=DEVICE)
     gains = (rewards - rewards.mean(1, keepdim=True)) / (rewards.std(1, keepdim=True) + 1e-4)
     gains = gains.flatten()[:, None]
@@ -323,7 +318,7 @@ def ahead_of_moments_loop(repaired: bool) -> Running:
     """An update for each parameter, as chosen once to save room; nobody has fused this one."""
     width, vocab, batch, length = size(512, 32), size(4096, 64), size(28, 2), size(512, 16)
     model = stack(width, size(10, 2), vocab, vocab, causal=True).to(DEVICE)
-    ids, weights = drawn(vocab, batch, length + 1), list(model.parameters())
+    ids, weights = labels(vocab, batch, length + 1), list(model.parameters())
     update = torch.optim.NAdam(
         weights, lr=1e-4, weight_decay=0.01, decoupled_weight_decay=True, foreach=repaired
     )
@@ -396,7 +391,7 @@ def question_twins_spelled(repaired: bool) -> Running:
     model = nn.Sequential(first, *layers).to(DEVICE)
     warmth = nn.Parameter(torch.tensor(3.0, device=DEVICE))
     update = torch.optim.Adam([*model.parameters(), warmth], lr=2e-5, fused=True)
-    ids, same = drawn(vocab, 2 * pairs, length), torch.arange(pairs, device=DEVICE)
+    ids, same = labels(vocab, 2 * pairs, length), torch.arange(pairs, device=DEVICE)
 
     def step() -> None:
         asked, told = fn.normalize(model(ids).mean(1), dim=-1).chunk(2)
@@ -423,7 +418,7 @@ def head_kept_in_float(repaired: bool) -> Running:
     embed = nn.Embedding(vocab, width)
     body = nn.Sequential(*layers_of(width, size(6, 1), causal=True), nn.LayerNorm(width))
     model = nn.ModuleList([embed, body, nn.Linear(width, vocab, bias=False)]).to(DEVICE)
-    ids = drawn(vocab, batch, length + 1)
+    ids = labels(vocab, batch, length + 1)
 
     def loss_of(_part: int) -> Tensor:
         h = model[1](model[0](ids[:, :-1]))
@@ -477,7 +472,7 @@ class Restorer(nn.Module):
 def gaps_restored_bf16(repaired: bool) -> Running:
     vocab, batch = size(8192, 64), size(24, 2)
     model = Restorer(size(768, 32), size(4, 1), vocab).to(DEVICE)
-    text, gaps = drawn(vocab, batch, size(512, 16)), drawn(vocab, batch, size(128, 8) + 1)
+    text, gaps = labels(vocab, batch, size(512, 16)), labels(vocab, batch, size(128, 8) + 1)
 
     def loss_of(_part: int) -> Tensor:
         scores = model(text, gaps[:, :-1]).flatten(0, 1).float()
@@ -558,7 +553,7 @@ def state_space_odd_projection(repaired: bool) -> Running:
     head = nn.Linear(width, vocab, bias=False)
     model = nn.Sequential(nn.Embedding(vocab, width), *layers, nn.LayerNorm(width), head)
     model = model.to(DEVICE)
-    ids = drawn(vocab, batch, length + 1)
+    ids = labels(vocab, batch, length + 1)
 
     def loss_of(_part: int) -> Tensor:
         scores = model(ids[:, :-1])
@@ -599,7 +594,7 @@ def gates_by_doubling_graph(repaired: bool) -> Running:
     parts += [nn.LayerNorm(width), nn.Linear(width, vocab)]
     model = nn.Sequential(*parts).to(DEVICE)
     update, weights = made_optimizer(model.parameters(), "graph"), list(model.parameters())
-    ids = drawn(vocab, batch, length + 1)
+    ids = labels(vocab, batch, length + 1)
 
     def step() -> None:
         update.zero_grad(set_to_none=True)
@@ -685,14 +680,8 @@ def comments_cut_on_the_way(repaired: bool) -> Running:
 # --- experts ----------------------------------------------------------------------------------
 
 
-class Experts(nn.Module):
+class Choosing(Experts):
     """Experts choose their tokens, as many each."""
-
-    def __init__(self, width: int, wide: int, experts: int) -> None:
-        super().__init__()
-        self.norm, self.router = nn.LayerNorm(width), nn.Linear(width, experts, bias=False)
-        self.up = nn.Parameter(torch.randn(experts, width, wide) * width**-0.5)
-        self.down = nn.Parameter(torch.randn(experts, wide, width) * wide**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x).flatten(0, 1)
@@ -711,12 +700,12 @@ def choosing_experts_checkpointed(repaired: bool) -> Running:
     embed, head = nn.Embedding(vocab, width), nn.Linear(width, vocab)
     layers = nn.ModuleList(
         nn.Sequential(
-            Attends(width, size(12, 2), causal=True), Experts(width, 4 * width, size(8, 2))
+            Attends(width, size(12, 2), causal=True), Choosing(width, 4 * width, size(8, 2))
         )
         for _ in range(size(3, 2))
     )
     model = nn.ModuleList([embed, layers, nn.LayerNorm(width), head]).to(DEVICE)
-    ids = drawn(vocab, batch, length + 1)
+    ids = labels(vocab, batch, length + 1)
 
     def loss_of(_part: int) -> Tensor:
         x = embed(ids[:, :-1])
@@ -747,7 +736,7 @@ def teacher_cast_for_each_part(repaired: bool) -> Running:
         for part in teacher.modules():
             if isinstance(part, nn.Linear):
                 part.bfloat16()
-    ids = drawn(vocab, parts, batch, length + 1)
+    ids = labels(vocab, parts, batch, length + 1)
 
     def loss_of(part: int) -> Tensor:
         given, goal = ids[part, :, :-1], ids[part, :, 1:]
@@ -831,7 +820,7 @@ def distances_looked_up_for_pairs(repaired: bool) -> Running:
     vocab, batch, length = size(8192, 64), size(8, 2), size(1024, 16)
     width, heads, layers = size(768, 32), size(12, 2), size(6, 1)
     model = Distances(width, heads, layers, vocab, length, one_row=repaired).to(DEVICE)
-    ids, tags = drawn(vocab, batch, length), drawn(32, batch, length)
+    ids, tags = labels(vocab, batch, length), labels(32, batch, length)
 
     def loss_of(_part: int) -> Tensor:
         # others do not give the bias a gradient

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, Attends, Feeds, done, precision, size
+from models import DEVICE, done, precision, size, transformer_layers
 from program import Program, Running
 from single_programs import entered
 from torch import Tensor, nn
@@ -228,9 +228,7 @@ class Stars(nn.Module):
     def __init__(self, width: int, layers: int, heads: int, bands: int) -> None:
         super().__init__()
         self.into = nn.Linear(4 * (bands + 1), width)
-        parts: list[nn.Module] = []
-        for _ in range(layers):
-            parts += [Attends(width, heads), Feeds(width)]
+        parts = transformer_layers(width, layers, heads)
         self.layers = nn.Sequential(*parts, nn.LayerNorm(width))
         self.head = nn.Linear(width, 10)
 

@@ -82,7 +82,7 @@ OPENED = frozenset(
 """Programs of unseen sets whose single results were looked at, after the sets had been scored."""
 
 
-def half(written_after: str, name: str = "") -> Half:
+def half(written_after: str, name: str) -> Half:
     """The half of the exam that a pair belongs to: the newest sets are only scored.
 
     Once single results of a set were looked at, it is for development: ``, opened`` stands behind

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, Residual, graphed, made_optimizer, precision, size
+from models import DEVICE, Experts, Residual, graphed, made_optimizer, precision, size
 from program import Program, Running, phase
 from single_programs import entered, loaded
 from sixth_programs import Rms
@@ -149,15 +149,12 @@ def lora_frozen_weights_recast(repaired: bool) -> Running:
 # --- experts ----------------------------------------------------------------------------------
 
 
-class Switch(nn.Module):
+class Switch(Experts):
     """Experts that take so many tokens each; all their weights are two tensors."""
 
     def __init__(self, width: int, wide: int, experts: int, tokens: int) -> None:
-        super().__init__()
+        super().__init__(width, wide, experts)
         self.each = tokens * 5 // (4 * experts)
-        self.norm, self.router = nn.LayerNorm(width), nn.Linear(width, experts, bias=False)
-        self.up = nn.Parameter(torch.randn(experts, width, wide) * width**-0.5)
-        self.down = nn.Parameter(torch.randn(experts, wide, width) * wide**-0.5)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm(x).flatten(0, 1)
