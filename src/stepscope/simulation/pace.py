@@ -89,7 +89,7 @@ def at_pace(
     """
     if bound == "expected" and not woken:
         return subjects
-    of_rank = [_launching(s) for s in shown or subjects]
+    of_rank = [launching_ns(s) for s in shown or subjects]
     of_step = np.sum([ns[: min(map(len, of_rank))] for ns in of_rank], axis=0)
     if len(of_step) < 3 or not of_step.any():
         return subjects if woken else in_another_run(subjects, bound)
@@ -160,7 +160,7 @@ def unhurried(subjects: list[Subject], spare_ns: list[float]) -> list[Subject]:
     """Hosts need less for launching than they took, by so much a step each, ns."""
     found = []
     for subject, spare in zip(subjects, spare_ns, strict=True):
-        launching = _launching(subject)
+        launching = launching_ns(subject)
         cost = float(launching.mean()) if len(launching) else 0.0
         part = max(0.0, 1 - spare / cost) if cost > 0 else 1.0
         found.append(_at(subject, part))
@@ -223,7 +223,7 @@ def _slowed(subject: Subject, pace: float, causes: Sequence[str]) -> Subject:
     return subject.becomes(work_ns=work, call_ns=call.astype(np.int64))
 
 
-def _launching(subject: Subject) -> IntArray:
+def launching_ns(subject: Subject) -> IntArray:
     """What enqueueing costs the host in each step, ns."""
     program = subject.program
     cost = program.work_ns[:, C["launch_bound"]] + np.where(subject.is_op, program.call_ns, 0)

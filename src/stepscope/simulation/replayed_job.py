@@ -28,7 +28,7 @@ from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay, from_rest, slowest_ns
 from stepscope.simulation.ranks import Matched, RankCollectives
-from stepscope.simulation.recording import measured_factor, measured_part, of_calls, profiled_factor
+from stepscope.simulation.recording import called_factor, measured_factor, measured_part, profiled_factor
 from stepscope.simulation.run import Run, common_runs
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.simulation.subject import Subject, without_inferred
@@ -334,7 +334,7 @@ class ReplayedJob:
         if not recorded:
             return dict(PROFILED)
         if e.tool is not None:
-            estimated = of_calls(e.tool.unit.tool)
+            estimated = called_factor(e.tool.unit.tool, self.subjects)
         else:
             readers = [self._read_of(rank) for rank, _ in self.devices]
             apart = [
