@@ -49,6 +49,7 @@ SETS = (
     *("seventh", "seventh_more", "eighth", "eighth_tables", "eighth_gpu", "eighth_gpu_pictures"),
     *("eighth_rare", "eighth_more", "eighth_last"),
     *("ninth", "ninth_signals", "ninth_sounds", "ninth_hosts"),
+    *("tenth", "tenth_tables", "tenth_pictures"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 

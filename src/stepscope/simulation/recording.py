@@ -36,7 +36,7 @@ CALLED: Final[dict[str, dict[Bound, float]]] = {
 Of Nsight Systems, two programs lost 0.2 and 1.0 times the usual 1.5 us a call."""
 
 USUAL_LAUNCHING_NS: Final = 30_000
-"""What launching takes a recorded host for each of its launches, in the middle of these programs."""
+"""What launching takes a recorded host for each launch, in the middle of these programs."""
 
 OF_USUAL: Final = 1.5
 """What recording costs such a host, over what its calls show: the collector also slows what it does

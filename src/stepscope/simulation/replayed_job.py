@@ -28,7 +28,12 @@ from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.meetings import begins, meet, run_again_ns
 from stepscope.simulation.program import C, Replay, from_rest, slowest_ns
 from stepscope.simulation.ranks import Matched, RankCollectives
-from stepscope.simulation.recording import called_factor, measured_factor, measured_part, profiled_factor
+from stepscope.simulation.recording import (
+    called_factor,
+    measured_factor,
+    measured_part,
+    profiled_factor,
+)
 from stepscope.simulation.run import Run, common_runs
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.simulation.subject import Subject, without_inferred
