@@ -32,7 +32,10 @@ HERE = Path(__file__).parent
 WARMUP = 9
 TOGETHER = 1 if SMALL else 4
 """Jobs that are prepared at the same time."""
-MODULES = ("job_programs", "sixth_job_programs", "eighth_job_programs", "ninth_job_programs")
+MODULES = (
+    *("job_programs", "sixth_job_programs", "eighth_job_programs", "ninth_job_programs"),
+    "tenth_job_programs",
+)
 
 
 def programs(module: str = "") -> dict[str, Program]:
