@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
+from stepscope.intervals import overlap_per_window
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import IntArray
 
@@ -28,6 +29,10 @@ _SELDOM_OTHERWISE: Final = 0.2
 
 _ALIKE: Final = 0.5
 """Relative standard deviation up to which events are one thing that comes back."""
+
+_OF_THE_RUN: Final = 0.5
+"""Outlier steps of which the run as a whole holds less than this part are none of its own: to leave
+them out is then nearer to it than to keep them."""
 
 _STRAY: Final = 1
 """Distances that differ by so many steps are the same: what ends a step may fall into the next."""
@@ -99,9 +104,12 @@ def recurrence(step: IntArray, amount: IntArray, n_steps: int) -> Recurrence:
 def of_idle_time(e: Explanation, cause: str) -> Recurrence:
     """The same of idle time that is charged to a cause; where most steps hold it, it is in all.
 
-    Of what every other step holds, a window of five steps has two or three.
+    Of what every other step holds, a window of five steps has two or three. Outlier steps that are
+    by chance do not count.
     """
     by_step = idle_by_step(e, cause)
+    if is_disturbed(e):
+        by_step[e.outliers.steps - e.first] = 0
     rows = np.flatnonzero(by_step > LATE * by_step.max(initial=0))
     if not len(rows) or len(rows) > SELDOM * (len(by_step) + 1):
         return Recurrence()
@@ -149,6 +157,45 @@ def uneven_copies_ns(e: Explanation) -> float:
             less += float(alike.sum() - len(alike) * quick)
             more += float(len(alike) * slow - alike.sum())
     return max(less, more) / e.n_steady
+
+
+def outliers_of_run(e: Explanation) -> float:
+    """How many times as many outlier steps a mean step of the run holds as one of the window does.
+
+    Steps of the run that were timed and not recorded hold outlier steps, too, if these are the
+    program's own: how many, the mean of each stretch of them says. A normal step takes no longer
+    there than while it is recorded, and no less than the device works in it, or than recording at
+    its most costly adds; so that they are counted from below and from above. Where the window holds
+    more than that, all observed steps together say how often they are.
+
+    Returns:
+        1 where there are no such steps, or they may hold as many as the window does.
+    """
+    odd, measured = e.outliers, e.measured
+    if not len(odd) or measured is None or not measured.stretches:
+        return 1.0
+    lengths, at = e.steady_durations_ns, odd.steps - e.first
+    usual = float(np.median(np.delete(lengths, at)))
+    events = int((np.diff(at, prepend=-2) > 1).sum())
+    of_one = float((lengths[at] - usual).sum()) / events
+    begins = e.bounds_ns[e.first : e.last + 1]
+    busy = overlap_per_window(e.gpu.busy, begins, e.bounds_ns[e.first + 1 : e.last + 2])
+    least = max(
+        float(np.median(np.delete(busy, at))), usual - (e.tool.most_ns if e.tool is not None else 0)
+    )
+    steps = sum(steps for steps, _ in measured.stretches)
+    fewest, most = (
+        sum(max(mean - normal, 0.0) * steps for steps, mean in measured.stretches) / of_one
+        for normal in (usual, least)
+    )
+    alike = events * steps / e.n_steady
+    seen = min(alike, (fewest + most) / 2)
+    return (events + seen) / (events + alike)
+
+
+def is_disturbed(e: Explanation) -> bool:
+    """Whether outlier steps of the window are by chance: the run holds less than half as many."""
+    return outliers_of_run(e) < _OF_THE_RUN
 
 
 @dataclass(frozen=True)

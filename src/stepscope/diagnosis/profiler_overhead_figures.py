@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from stepscope.breakdown.recurrence import is_disturbed
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL, idle_time_sql
 from stepscope.diagnosis.result import Evidence, ProfilerOverhead
@@ -165,6 +166,13 @@ def measured_warning(case: Case) -> str:
             "the recorded steps are not those of the run: {unrecorded_steps} steps of it that were "
             "not recorded took {mean_unrecorded_step_ns} on average, longer than these vary; what "
             "took longer in them is not in the capture"
+        )
+    if is_disturbed(case.explanation):
+        return (
+            "the outlier steps are by chance, or of the recording's making: steps of the same run "
+            "that were not recorded hold hardly any ({unrecorded_steps} of them took "
+            "{mean_unrecorded_step_ns} on average); what repairs gain is predicted from the other "
+            "steps"
         )
     if measured.low_ns <= 0:
         return (

@@ -246,8 +246,9 @@ class MeasuredCost:
         cost_ns: the difference of the mean steps; negative where recorded steps were the faster.
         low_ns: its lower bound.
         high_ns: its upper bound.
-        unrecorded_steps: steps that were timed and not recorded.
+        unrecorded_steps: steps in a row that were timed and not recorded.
         unrecorded_ns: their mean.
+        stretches: the same of every such stretch: its steps, and their mean.
     """
 
     cost_ns: float
@@ -255,6 +256,7 @@ class MeasuredCost:
     high_ns: float
     unrecorded_steps: int
     unrecorded_ns: float
+    stretches: tuple[tuple[int, float], ...] = ()
 
 
 def measured_cost(read: Reader, process_id: int, steady_ns: IntArray) -> MeasuredCost | None:
@@ -283,7 +285,8 @@ def measured_cost(read: Reader, process_id: int, steady_ns: IntArray) -> Measure
     spread = float(np.std(steady_ns, ddof=1)) if len(steady_ns) > 1 else 0.0
     error = DEVIATIONS * spread * (1 / len(steady_ns) + 1 / steps) ** 0.5
     cost = float(steady_ns.mean()) - mean
-    return MeasuredCost(cost, cost - error, cost + error, steps, mean)
+    stretches = tuple(zip(rows["steps"].tolist(), means.tolist(), strict=True))
+    return MeasuredCost(cost, cost - error, cost + error, steps, mean, stretches)
 
 
 IN_STEP_OPERATOR_NS: Final = (2_600, 5_200)

@@ -120,7 +120,7 @@ def called_factor(tool: str, subjects: Sequence[Subject]) -> dict[Bound, float]:
 
 
 def measured_part(
-    e: Explanation, measured: MeasuredCost
+    e: Explanation, measured: MeasuredCost, replayed_ns: int | None = None
 ) -> tuple[dict[Bound, float | None], float]:
     """What recording costs by steps that were timed without it, and the error of their mean.
 
@@ -130,6 +130,12 @@ def measured_part(
     than as many steps of the run do; where copies map pages in some steps, they may in all of these
     or in none. Host work that launches nothing takes more or less from one stretch of steps to the
     next. A cost that one of these hides is bounded, and not known.
+
+    Args:
+        e: the explained device.
+        measured: steps of the run that were timed and not recorded.
+        replayed_ns: mean of the replayed steps where odd ones are by chance and left out of them;
+            it stands for the recorded step then.
     """
     run = long_run(e)
     by_cause = e.gaps.by_cause()
@@ -139,13 +145,18 @@ def measured_part(
     as_many, by_chance, sure = run.mean_of(measured.unrecorded_steps)
     error = math.hypot(DEVIATIONS * deviation, by_chance, work, uneven)
     cost = measured.cost_ns if not run.odd_ns else as_many - measured.unrecorded_ns
+    step_ns = e.step_ns
+    if replayed_ns is not None:
+        step_ns, sure = replayed_ns, True
+        cost = replayed_ns - measured.unrecorded_ns
+        error = math.hypot(DEVIATIONS * deviation, work, uneven)
     known = sure and not uneven and work <= max(cost, 0.0)
     part: dict[Bound, float | None] = {
-        "low": (cost + error) / e.step_ns,
-        "expected": cost / e.step_ns if known else None,
-        "high": (cost - error) / e.step_ns,
+        "low": (cost + error) / step_ns,
+        "expected": cost / step_ns if known else None,
+        "high": (cost - error) / step_ns,
     }
-    return part, deviation / e.step_ns
+    return part, deviation / step_ns
 
 
 def measured_factor(

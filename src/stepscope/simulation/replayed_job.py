@@ -34,7 +34,7 @@ from stepscope.simulation.recording import (
     measured_part,
     profiled_factor,
 )
-from stepscope.simulation.run import Run, common_runs
+from stepscope.simulation.run import Run, common_runs, holds_none
 from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.simulation.subject import Subject, without_inferred
 from stepscope.simulation.without_causes import without_recording
@@ -82,6 +82,13 @@ class ReplayedJob:
     def runs(self) -> list[Run]:
         """The steps that are replayed, of each device."""
         return common_runs([e for _, e in self.devices], self._matched)
+
+    @cached_property
+    def sets_outliers_aside(self) -> bool:
+        """Whether outlier steps of the slowest device are by chance, and not replayed."""
+        pairs = zip(self.devices, self.runs, strict=True)
+        (_, e), run = max(pairs, key=lambda pair: pair[0][1].step_ns)
+        return holds_none(e, run)
 
     @cached_property
     def subjects(self) -> list[Subject]:
@@ -350,7 +357,8 @@ class ReplayedJob:
             estimated = {bound: by_part * part for bound, part in PROFILED.items()}
         if e.measured is None or self._paced_by_input(self.subjects):
             return estimated
-        part, error = measured_part(e, e.measured)
+        replayed = round(self._run_step_ns) if self.sets_outliers_aside else None
+        part, error = measured_part(e, e.measured, replayed)
         return measured_factor(self.subjects, part, estimated, error)
 
     def _spare_ns(self) -> list[float]:

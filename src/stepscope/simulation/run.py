@@ -10,6 +10,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.breakdown.explain import Explanation
+from stepscope.breakdown.recurrence import is_disturbed
 from stepscope.breakdown.repaired import RUN_TO_RUN
 from stepscope.intervals.distinct import among
 from stepscope.simulation.engine import compiled
@@ -128,6 +129,7 @@ def common_runs(
         first = 1  # the first step waits for ranks whose captures begin later
     if last < first:  # no step in common: each device by itself
         return [run_of(e, e.first, e.last) for e in devices]
+    first, last = _undisturbed(devices, shifts, first, last)
     first, last = _bounded(devices, shifts, first, last)
     return [run_of(e, first + s, last + s) for e, s in zip(devices, shifts, strict=True)]
 
@@ -142,6 +144,32 @@ def _leaves_last_out(e: Explanation) -> bool:
         return False
     others = int(e.bounds_ns[e.last] - e.bounds_ns[e.first]) / (e.n_steady - 1)
     return abs(others - e.step_ns) <= RUN_TO_RUN * e.step_ns
+
+
+def _undisturbed(
+    devices: Sequence[Explanation], shifts: Sequence[int], first: int, last: int
+) -> tuple[int, int]:
+    """Leave outlier steps out that are by chance: the longest run without any stays.
+
+    What a repair gains is judged by the steps that the run has, of which those that were timed and
+    not recorded are most. Unchanged where too few steps in a row are left.
+    """
+    e, shift = max(zip(devices, shifts, strict=True), key=lambda pair: pair[0].step_ns)
+    if not is_disturbed(e):
+        return first, last
+    odd = e.outliers.steps - shift
+    inside = odd[(odd >= first) & (odd <= last)]
+    edges = np.concatenate(([first - 1], inside, [last + 1]))
+    longest = int(np.argmax(np.diff(edges)))
+    begin, end = int(edges[longest]) + 1, int(edges[longest + 1]) - 1
+    return (begin, end) if end - begin + 1 >= FEWEST_STEPS else (first, last)
+
+
+def holds_none(e: Explanation, run: Run) -> bool:
+    """Whether outlier steps were left out of the replayed ones, as they are by chance."""
+    steps = e.outliers.steps
+    inside = (steps >= run.first) & (steps <= run.last)
+    return bool(len(steps)) and not inside.any() and is_disturbed(e)
 
 
 def _bounded(

@@ -7,7 +7,7 @@ import numpy as np
 from stepscope.activity import names as words
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.outliers import PARTS, Outliers
-from stepscope.breakdown.recurrence import recurrence
+from stepscope.breakdown.recurrence import is_disturbed, recurrence
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, located
 from stepscope.diagnosis.result import Location
@@ -45,7 +45,7 @@ def detect(case: Case) -> Detection | None:
     """What outlier steps take over a normal one, where no more specific cause explains it."""
     e = case.explanation
     odd = e.outliers
-    if not len(odd):
+    if not len(odd) or is_disturbed(e):
         return None
     rows = odd.parts["excess_ns"]
     excess = int(rows.sum())
