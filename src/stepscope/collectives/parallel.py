@@ -130,9 +130,12 @@ def _guess(
             message += (
                 f", {100 * part:.0f} % of them with attention and nothing else up to the next"
             )
-        elif any(_EMBEDDING_BAG.search(text) for text in e.gpu.ops.texts["name"]):
-            id_ = "embedding_parallel"
-            message += ", between lookups of embedding tables"
+    # tables split by tables or columns are exchanged, those split by rows summed up
+    if id_ in ("expert_parallel", "tensor_parallel") and any(
+        _EMBEDDING_BAG.search(text) for text in e.gpu.ops.texts["name"]
+    ):
+        id_ = "embedding_parallel"
+        message += ", between lookups of embedding tables"
     return Guess(number, id_, f"{message}; {100 * hidden:.0f} % of its time is under compute")
 
 

@@ -88,6 +88,8 @@ def detect(case: Case) -> Detection | None:
             "size (torchrec: EmbeddingShardingPlanner)",
             "split a table that is looked up far more often than the others by rows or columns "
             "over several ranks",
+            "deal the rows of a split table out in turn or by a hash, not in ranges: popular "
+            "entries often have neighbouring numbers",
         ]
     else:
         message = (
