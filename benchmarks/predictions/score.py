@@ -23,6 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import first_seen
 from program import half
 from store import CAPTURES, unpack_capture
 from timing import NOISY, disagreement, ratio
@@ -312,7 +313,7 @@ def main() -> None:
         print(f"{title}: " + ", ".join(f"{k} {v}" for k, v in figures.items()))
     if given.docs:
         told = [asdict(r) for r in rows if r.half == "development" or given.reveal]
-        kept = {"summaries": found, "rows": told}
+        kept = {"summaries": found, "first seen": first_seen.by_set(), "rows": told}
         SCORES.write_text(json.dumps(kept, indent=1) + "\n")
         print("now: python3 dev.py docs")
 

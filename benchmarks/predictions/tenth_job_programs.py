@@ -26,7 +26,7 @@ from torch.nn import functional as fn
 from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 179 pairs"
+WRITTEN_AFTER = "version 0.1 with 179 pairs, opened"
 four = partial(entered(PROGRAMS), marks="steps", ranks=4)  # type: ignore[call-arg]
 two = partial(entered(PROGRAMS), marks="steps", ranks=2)  # type: ignore[call-arg]
 SHORT = torch.float32 if SMALL else torch.bfloat16

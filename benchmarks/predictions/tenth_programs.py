@@ -24,7 +24,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 179 pairs"
+WRITTEN_AFTER = "version 0.1 with 179 pairs, opened"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 

@@ -24,6 +24,11 @@ not looked at while the model was worked on. The development half are all earlie
 
 How it was made, and how to run it: `benchmarks/predictions/README.md`."""
 
+_FIRST_SEEN = """\
+What a new set's predictions were when it was scored for the first time, before anything was changed:
+as good as they are on programs that nobody here has seen. How wide ranges are was chosen by them
+(`python benchmarks/predictions/first_seen.py`)."""
+
 _TITLES = {"development": "Development half", "unseen": "Unseen half"}
 
 
@@ -32,6 +37,7 @@ def predictions_page() -> list[str]:
     scores: dict[str, Any] = json.loads(_SCORES.read_text(encoding="utf-8"))
     parts = ["# Predictions against measurements", _INTRODUCTION, "## Summary"]
     parts.append(_summary(scores["summaries"]))
+    parts += ["## As first seen", _FIRST_SEEN, _first_seen(scores["first seen"])]
     for half, title in _TITLES.items():
         chosen = [row for row in scores["rows"] if row["half"] == half]
         parts += [f"## {title}", _table(chosen) if chosen else "Only the summary is told so far."]
@@ -45,6 +51,13 @@ def _summary(found: dict[str, dict[str, int | float]]) -> str:
     return table(
         ("", *found),
         [(name, *(_figure(each[name]) for each in found.values())) for name in figures],
+    )
+
+
+def _first_seen(found: dict[str, dict[str, int | float]]) -> str:
+    return table(
+        ("set", *found["all"]),
+        [(name, *(_figure(value) for value in each.values())) for name, each in found.items()],
     )
 
 
