@@ -8,18 +8,21 @@ from typing import cast
 
 import numpy as np
 import pytest
-from tests.support.build import Build
+from tests.support.build import PID, Build
 
 from stepscope.api import Job
 from stepscope.breakdown.recurrence import (
     LongRun,
     Recurrence,
+    is_disturbed,
     long_run,
     of_idle_time,
+    outliers_of_run,
     recurrence,
 )
 from stepscope.diagnosis.cause import Detection
 from stepscope.diagnosis.predictions import _without_rare_steps, arithmetic
+from stepscope.simulation import Free
 from stepscope.simulation.model import Prediction, Simulation
 
 
@@ -104,8 +107,11 @@ def test_nothing_is_nothing() -> None:
     assert found([], [], 12) == Recurrence()
 
 
-def paused(folder: Path, odd: set[int], steps: int) -> Job:
-    """Steps of 5 ms whose host pauses for 2 ms, and for 20 more in some."""
+def paused(folder: Path, odd: set[int], steps: int, unrecorded_us: tuple[float, ...] = ()) -> Job:
+    """Steps of 5 ms whose host pauses for 2 ms, and for 20 more in some.
+
+    Six steps each of means of their own were timed afterwards, and not recorded.
+    """
     build, at = Build(), 0.0
     for number in range(steps):
         begin = at
@@ -114,6 +120,12 @@ def paused(folder: Path, odd: set[int], steps: int) -> Job:
             build.kernel(at + 10, at + 45, call=(at, at + 5))
             at += 50
         build.range(begin, at, f"step_{number}", domain="stepscope")
+    for mean in unrecorded_us:
+        at += 50_000
+        start, end = round(1000 * at), round(1000 * (at + 6 * mean))
+        build._add("timed_stretch", process_id=PID, start_ns=start, end_ns=end, steps=6,
+                   recorded=False)  # fmt: skip
+        at += 6 * mean
     return Job([build.trace(folder).folder])
 
 
@@ -126,6 +138,51 @@ def test_the_mean_step_of_the_run(tmp_path: Path) -> None:
     run = long_run(e)
     assert run.step_ns == pytest.approx(9_000_000, rel=0.01)
     assert run.odd_ns == pytest.approx(20_000_000, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("unrecorded_us", "times"),
+    [
+        ((), 1.0),  # nothing tells
+        # none in twelve steps at the recorded pace; 60 calls may cost 0.54 ms of the 5, which makes
+        # 0.32 of an event in twelve: some 0.16, where as many as in the window would be two
+        ((5_000, 5_000), (1 + 0.162) / (1 + 2)),
+        ((5_000, 8_333), (1 + 1 + 0.162) / (1 + 2)),  # one
+        ((8_333, 8_333), 1.0),  # one in six, as in the window
+        ((5_000, 5_000 + 60_000), 1.0),  # far more: at least as in the window
+    ],
+)
+def test_how_many_outlier_steps_the_run_holds(
+    tmp_path: Path, unrecorded_us: tuple[float, ...], times: float
+) -> None:
+    """The window holds one in six, of 20 ms more."""
+    (case,) = paused(tmp_path, {3}, 6, unrecorded_us).explained.cases
+    assert outliers_of_run(case.explanation) == pytest.approx(times, rel=0.02)
+
+
+def test_outlier_steps_by_chance_are_left_out_of_what_is_replayed(tmp_path: Path) -> None:
+    """Step 4 of eight is, and jitter is not held against the program; were it the run's own, it is.
+
+    Without its 2 ms of own work a step takes 3 of 5 ms; a mean step of 7.5 ms then takes as much
+    less, though the pause of 20 ms in one of the eight takes 2.5.
+    """
+    (tmp_path / "own").mkdir()
+    job = paused(tmp_path, {4}, 8, (5_000, 5_000))
+    (case,) = job.explained.cases
+    assert is_disturbed(case.explanation)
+    (run,) = job.simulation.runs
+    assert (run.first, run.last, job.simulation.sets_outliers_aside) == (0, 3, True)
+    found = job.simulation.predict([Free("host_compute")])
+    assert found.step_ns == pytest.approx(7_500_000 * 3 / 5, rel=0.03)
+    assert "step_jitter" not in [f.cause for f in job.diagnose().findings]
+    told = " ".join(job.diagnose().warnings)
+    assert "by chance" in told
+    assert "5.0 ms on average" in told
+
+    own = paused(tmp_path / "own", {4}, 8, (7_500, 7_500))
+    (run,) = own.simulation.runs
+    assert (run.first, run.last, own.simulation.sets_outliers_aside) == (0, 7, False)
+    assert "by chance" not in " ".join(own.diagnose().warnings)
 
 
 def test_idle_time_of_every_step_is_not_rare(tmp_path: Path) -> None:

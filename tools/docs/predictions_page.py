@@ -25,8 +25,8 @@ not looked at while the model was worked on. The development half are all earlie
 How it was made, and how to run it: `benchmarks/predictions/README.md`."""
 
 _FIRST_SEEN = """\
-What a new set's predictions were when it was scored for the first time, before anything was changed:
-as good as they are on programs that nobody here has seen. How wide ranges are was chosen by them
+What a new set's predictions were when it was first scored, before anything was changed: as good as
+they are on programs that nobody here has seen. How wide ranges are was chosen by them
 (`python benchmarks/predictions/first_seen.py`)."""
 
 _TITLES = {"development": "Development half", "unseen": "Unseen half"}

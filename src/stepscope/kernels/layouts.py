@@ -32,7 +32,8 @@ OPERATORS: Final = {
     # channels side by side are so in every pixel
     r"CatArrayBatchedCopy": (1.0, 1.4, 1.8),
     r"upsample_bilinear2d_out_frame<": (0.2, 0.6, 1.0),
-    r"upsample_bilinear2d_backward_out_frame<": (0.55, 0.85, 0.9),
+    # least where few positions become many: all of these add to the same few elements
+    r"upsample_bilinear2d_backward_out_frame<": (0.15, 0.85, 0.9),
     r"conv_depthwise2d_(?:forward|backward|grad_weight)_kernel": (0.17, 0.2, 0.32),
     r"(?:conv2d|dgrad2d)_c1_k1_nchw": (0.45, 0.6, 1.0),
     r"wgrad2d_shmem_tiling": (0.23, 0.4, 0.8),
