@@ -49,7 +49,7 @@ SETS = (
     *("seventh", "seventh_more", "eighth", "eighth_tables", "eighth_gpu", "eighth_gpu_pictures"),
     *("eighth_rare", "eighth_more", "eighth_last"),
     *("ninth", "ninth_signals", "ninth_sounds", "ninth_hosts"),
-    *("tenth", "tenth_tables", "tenth_pictures"),
+    *("tenth", "tenth_tables", "tenth_pictures", "tenth_late", "tenth_wide"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
