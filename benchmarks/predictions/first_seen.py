@@ -24,7 +24,7 @@ FIRST_SEEN = Path(__file__).parent / "first_seen.json"
 NEAR = 0.1
 TOLERANCE = 0.005
 _KEPT = ("source", "measured", "spread", "predicted", "low", "high", "at_least")
-_SHARES = (0.35, 0.45, 0.55, 0.65, 0.75)
+_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 
 Row = dict[str, Any]
 

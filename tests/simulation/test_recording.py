@@ -70,7 +70,7 @@ def test_a_cost_that_own_work_may_hide_is_not_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pace", [1.0, 2.0])
 def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: float) -> None:
-    """Two operators and a launch: 2 x 2.6 + 3.2 us, more by the root of how slow launching is.
+    """Two operators and a launch: 2 x 2.35 + 2.9 us, more by the root of how slow launching is.
 
     They take 2 x 5.2 + 11.6 = 22 us elsewhere, and 40 or 80 here.
     """
@@ -88,14 +88,14 @@ def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: floa
     (subject,) = simulation.subjects
     estimate = subject.program.recording_ns.sum() / simulation.runs[0].steps
     cost = factor * estimate / LAUNCHES
-    assert cost == pytest.approx(1000 * 8.4 * (each / 22.0) ** 0.5, rel=0.03)
+    assert cost == pytest.approx(1000 * 7.6 * (each / 22.0) ** 0.5, rel=0.03)
     end_ns = round(STEPS * LAUNCHES * each * 1000)
     per_event = recorded_events(subject.gpu, readers[0], 0, end_ns).cost_ns()
-    assert per_event == pytest.approx(1000 * 8.4 * STEPS * LAUNCHES, rel=0.01)
+    assert per_event == pytest.approx(1000 * 7.6 * STEPS * LAUNCHES, rel=0.01)
 
 
 def test_recording_takes_no_more_than_launching_leaves(tmp_path: Path) -> None:
-    """Ten operators in 20 us would take 31 of them to record: three quarters are the most."""
+    """Ten operators in 20 us would take 26 of them to record: three quarters are the most."""
     build, each = Build(), 20.0
     for number in range(STEPS * LAUNCHES):
         at = number * each
@@ -245,7 +245,7 @@ def test_workers_bring_batches_no_sooner_where_nothing_is_recorded(
     assert simulation.paced_by_workers == paced
     assert (before == pytest.approx(7_000_000, rel=0.01)) == paced
     # nor where the host is faster; a repair of the input is another matter
-    assert (after == before) == paced
+    assert (after == pytest.approx(before, abs=1)) == paced
     fed = simulation.predict([Free("input_starvation")])
     assert fed.unrecorded is not None
     assert fed.unrecorded[1] == pytest.approx(3_000_000 - simulation.recording_ns, rel=0.02)
