@@ -420,6 +420,25 @@ def test_a_learnt_bias_may_not_be_taken(tmp_path: Path) -> None:
     assert found.repair.high_ns >= spent  # nothing may be gained
 
 
+def test_a_learnt_scale_is_no_learnt_bias(tmp_path: Path) -> None:
+    """Its gradient is a sum of products: that of the scores times the scores, after the scale's."""
+    summed = SUM.replace("ReduceOp<float>", "ReduceOp<float, sum_functor<float> >")
+    product = "at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<MulFunctor> >"
+    softmax = SOFTMAX.replace("forward", "backward")
+
+    def found(*between: str) -> UnfusedAttention:
+        folder = tmp_path / str(len(between))
+        folder.mkdir()
+        gradient = (GEMM, GEMM, *[pointwise("mul", 2)] * 10, softmax, *between, GEMM, GEMM)
+        one = written_out(folder, 64, 512, mask="mul", shapes=False, backward=gradient)
+        assert one is not None
+        return one
+
+    assert not found(product, product, summed).biased
+    assert found(product, summed).biased  # only scaled
+    assert found(summed, product, product, summed).biased  # both
+
+
 def test_products_of_odd_lengths_take_longer_than_their_fused_kernel(tmp_path: Path) -> None:
     plain, unaligned = (
         written_out(folder(tmp_path, name[:3]), 64, 197, gemm=name, shapes=False)

@@ -93,6 +93,8 @@ _CALL_NS = 5_000  # the shortest fused attention
 _MASK = re.compile(r"masked_fill|masked_softmax|where", re.IGNORECASE)
 _SUM = re.compile(r"CUDAFunctor_add|AddFunctor")
 _SUMS = re.compile(r"sum_functor")
+_PRODUCT = re.compile(r"BinaryFunctor<[^<>]*MulFunctor")
+_FOR_A_SCALE = 2
 _UNALIGNED = re.compile(r"_tensorop_b?f16\w*_align1\b")
 _TRIANGLE = re.compile(r"triu|tril", re.IGNORECASE)
 
@@ -215,7 +217,7 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
 def _mask_of(kernels: Kernels, rows: IntArray) -> str:
     """How the scores of some operations are masked."""
     ops = kernels.gpu.ops
-    if bool(_sums_gradients(kernels)[rows].any()):
+    if _has_learnt_bias(kernels, rows):
         return BIASED
     if bool(ops.matches("name", _TRIANGLE)[rows].any()):
         return CAUSAL
@@ -224,6 +226,19 @@ def _mask_of(kernels: Kernels, rows: IntArray) -> str:
     forward = kernels.phase[rows] != PHASES.index("backward")
     masked = ops.matches("name", _MASK)[rows] | (ops.matches("name", _SUM)[rows] & forward)
     return MASKED if bool(masked.any()) else UNMASKED
+
+
+def _has_learnt_bias(kernels: Kernels, rows: IntArray) -> bool:
+    """Whether gradients of scores are summed up for what was added to these.
+
+    Those of a learnt scale are, too: once multiplied by the scale, and by the scores, for the sum.
+    Of a bias they are as the softmax's backward pass left them.
+    """
+    sums = np.flatnonzero(_sums_gradients(kernels)[rows])
+    softmax = kernels.in_category("softmax")[rows]
+    since = np.maximum.accumulate(np.where(softmax, np.arange(len(rows)), 0))
+    products = np.cumsum(kernels.gpu.ops.matches("name", _PRODUCT)[rows])
+    return bool((products[sums] - products[since[sums]] < _FOR_A_SCALE).any())
 
 
 def _sums_gradients(kernels: Kernels) -> BoolArray:
