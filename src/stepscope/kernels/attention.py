@@ -238,7 +238,8 @@ def _has_learnt_bias(kernels: Kernels, rows: IntArray) -> bool:
     softmax = kernels.in_category("softmax")[rows]
     since = np.maximum.accumulate(np.where(softmax, np.arange(len(rows)), 0))
     products = np.cumsum(kernels.gpu.ops.matches("name", _PRODUCT)[rows])
-    return bool((products[sums] - products[since[sums]] < _FOR_A_SCALE).any())
+    unscaled: BoolArray = products[sums] - products[since[sums]] < _FOR_A_SCALE
+    return bool(unscaled.any())
 
 
 def _sums_gradients(kernels: Kernels) -> BoolArray:
