@@ -14,7 +14,7 @@ from stepscope.simulation import Free, LaunchesFree, pace
 from stepscope.simulation.engine import replay
 from stepscope.simulation.host_work import not_launching
 from stepscope.simulation.program import C
-from stepscope.simulation.recording import factor_of, profiled_factor
+from stepscope.simulation.recording import called_factor, factor_of, profiled_factor
 
 STEPS, LAUNCHES, EACH = 6, 50, 60.0
 """Each launch takes 60 us while recorded, 20 of them in its call."""
@@ -92,6 +92,25 @@ def test_the_part_of_launching_that_goes_to_recording(tmp_path: Path, pace: floa
     end_ns = round(STEPS * LAUNCHES * each * 1000)
     per_event = recorded_events(subject.gpu, readers[0], 0, end_ns).cost_ns()
     assert per_event == pytest.approx(1000 * 7.6 * STEPS * LAUNCHES, rel=0.01)
+
+
+@pytest.mark.parametrize(("each_us", "times"), [(5, 1 / 3), (30, 1.0), (60, 2.0), (120, 2.0)])
+def test_the_collector_costs_more_where_launching_takes_longer(
+    tmp_path: Path, each_us: float, times: float
+) -> None:
+    """One and a half times what its calls show at 30 us a launch, elsewhere by the power of 3/4."""
+    build, at = Build(), 0.0
+    for number in range(STEPS):
+        begin = at
+        for _ in range(LAUNCHES):
+            build.kernel(at + each_us - 1, at + each_us, call=(at, at + 2))
+            at += each_us
+        build.range(begin, at, f"step_{number}", domain="stepscope")
+    subjects = Job([build.trace(tmp_path).folder]).simulation.subjects
+    found = called_factor("the collector", subjects)
+    assert found["expected"] == pytest.approx(1.5 * times**0.75, rel=0.02)
+    assert found["high"] < found["expected"] < found["low"]
+    assert called_factor("Nsight Systems", subjects)["expected"] == 1.0
 
 
 def test_recording_takes_no_more_than_launching_leaves(tmp_path: Path) -> None:

@@ -238,8 +238,7 @@ def _has_learnt_bias(kernels: Kernels, rows: IntArray) -> bool:
     softmax = kernels.in_category("softmax")[rows]
     since = np.maximum.accumulate(np.where(softmax, np.arange(len(rows)), 0))
     products = np.cumsum(kernels.gpu.ops.matches("name", _PRODUCT)[rows])
-    unscaled: BoolArray = products[sums] - products[since[sums]] < _FOR_A_SCALE
-    return bool(unscaled.any())
+    return bool(np.any(products[sums] - products[since[sums]] < _FOR_A_SCALE))
 
 
 def _sums_gradients(kernels: Kernels) -> BoolArray:

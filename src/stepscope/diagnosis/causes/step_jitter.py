@@ -307,7 +307,9 @@ CAUSE = Cause(
         "It is reported only where most of the excess has no more specific cause: long steps that "
         "wait for input are input_starvation, those that save state checkpoint_stall, those that "
         "allocate allocator_churn, those that compile compilation_or_warmup. A slow beginning is "
-        "warm-up and set aside. Steps that all differ a little are noise."
+        "warm-up and set aside. Steps that all differ a little are noise. Outlier steps of which "
+        "the run holds less than half as many, by its steps that were timed and not recorded, are "
+        "by chance."
     ),
     prediction=(
         "the mean step with the outlier steps as long as the normal one; where these come back "
