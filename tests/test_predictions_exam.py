@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from stepscope.api import Job
+from stepscope.breakdown.repaired import OF_THE_GAIN
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers
 from stepscope.diagnosis.result import FurtherRepair
@@ -30,7 +31,7 @@ MOST_BYTES = 40_000_000
 def exam() -> Iterator[Any]:
     """The modules of the exam, which are scripts and no package."""
     sys.path.insert(0, str(EXAM))
-    names = ("columns", "program", "timing", "gates", "store", "score")
+    names = ("columns", "program", "timing", "gates", "store", "first_seen", "score")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(str(EXAM))
     for name in names:
@@ -210,6 +211,43 @@ def test_a_stored_pair_is_diagnosed(exam: Any, tmp_path: Path) -> None:
         found = Job([str(path) for path in paths]).diagnose()
         recorded = truth["recorded"][source]
         assert found.step_ns.mean / 1e6 == pytest.approx(recorded, rel=0.25)
+
+
+def row(measured: float, **others: Any) -> dict[str, Any]:
+    """A step that was predicted to take half as long, give or take a fifth of that."""
+    known = {"predicted": 0.5, "low": 0.4, "high": 0.6, "at_least": False, "spread": 0.01}
+    return known | {"of_the_gain": 0.3, "measured": measured} | others
+
+
+def test_a_range_with_another_part_of_the_gain(exam: Any) -> None:
+    """0.5 x 0.5 x 0.3 = 0.075 of the 0.1 to either side is open of the gain; 0.125 with a half."""
+    first_seen = exam["first_seen"]
+    assert first_seen.with_part(row(0.5), 0.3) == pytest.approx((0.4, 0.6))
+    side = math.hypot(math.sqrt(0.1**2 - 0.075**2), 0.125)
+    assert first_seen.with_part(row(0.5), 0.5) == pytest.approx((0.5 - side, 0.5 + side))
+    ends = first_seen.with_part(row(0.9, predicted=0.9, low=0.8, high=1.0), 3.0)
+    assert ends[1] == 1.0  # it ended at today's step
+    assert ends[0] < 0.8
+    assert (first_seen.holds(row(0.62)), first_seen.holds(row(0.62), 0.5)) == (False, True)
+
+
+def test_figures_of_what_was_first_seen(exam: Any) -> None:
+    """Errors of 0, 25 and -17 %; two others say nothing, or only that something is gained."""
+    rows = [row(0.5), row(0.4), row(0.6), row(0.5, predicted=None), row(0.5, at_least=True)]
+    found = exam["first_seen"].figures(rows)
+    assert (found["captures"], found["predicted"]) == (5, 3)
+    assert found["median error"] == pytest.approx(1 / 6)
+    assert found["within 10 %"] == pytest.approx(1 / 3)
+    assert found["ranges that hold"] == 1.0
+
+
+def test_ranges_are_as_wide_as_first_predictions_need(exam: Any) -> None:
+    """The part of the gain that is left open is the one its documentation was chosen by."""
+    first_seen = exam["first_seen"]
+    found = first_seen.predicted(first_seen.kept())
+    held = sum(first_seen.holds(one, OF_THE_GAIN) for one in found) / len(found)
+    assert 0.85 < held < 0.95
+    assert all("name" not in one for one in found)  # which of an unseen set was missed
 
 
 @pytest.mark.parametrize(
