@@ -56,6 +56,19 @@ def test_the_scripted_agent_is_right_within_the_budget(
     assert score.within_budget
 
 
+def test_pairs_of_the_exam_are_cases(harness: Any, tmp_path: Path) -> None:
+    """The first by name, whose answer is what was planted."""
+    case = next(harness["cases"]._exam(tmp_path))
+    truth = json.loads((harness["cases"].CAPTURES / f"{case.name.split()[0]}.json").read_text())
+    assert (case.kind, case.answer) == ("exam", truth["cause"])
+    assert case.ratio == pytest.approx(
+        sum(truth["after"]["mean_ms"]) / len(truth["after"]["mean_ms"])
+        / (sum(truth["before"]["mean_ms"]) / len(truth["before"]["mean_ms"]))
+        / truth.get("samples", 1.0)
+    )  # fmt: skip
+    assert all(path.exists() for path in case.paths)
+
+
 def test_what_cannot_be_told_is_not_guessed(harness: Any, tmp_path: Path) -> None:
     found = harness["cases"]._unanswerable(tmp_path)
     names = []
