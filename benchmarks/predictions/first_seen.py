@@ -22,7 +22,9 @@ from timing import NOISY
 
 FIRST_SEEN = Path(__file__).parent / "first_seen.json"
 NEAR = 0.1
+"""A prediction that misses by less is near."""
 TOLERANCE = 0.005
+"""A range holds what lies so little beside it."""
 _KEPT = ("source", "measured", "spread", "predicted", "low", "high", "at_least")
 _SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
 
@@ -76,7 +78,12 @@ def holds(row: Row, of_the_gain: float | None = None) -> bool:
     low, high = row["low"], row["high"]
     if of_the_gain is not None:
         low, high = with_part(row, of_the_gain)
-    return bool(low - TOLERANCE <= row["measured"] <= high + TOLERANCE)
+    return within(low, row["measured"], high)
+
+
+def within(low: float, measured: float, high: float) -> bool:
+    """Whether a range holds what was measured."""
+    return bool(low - TOLERANCE <= measured <= high + TOLERANCE)
 
 
 def with_part(row: Row, of_the_gain: float) -> tuple[float, float]:

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 SOURCES = ("own", "kineto")
 SCORES = Path(__file__).parent / "scores.json"
-NEAR = 0.1
-"""A prediction that misses by less is near."""
 
 SAME = {
     "low_precision_unused": "lower_precision",
@@ -102,7 +100,7 @@ class Row:
         """Whether the measured ratio is in the range, to half a percent; None as with the error."""
         if self.at_least or self.low is None or self.high is None:
             return None
-        return self.low - 0.005 <= self.measured <= self.high + 0.005
+        return first_seen.within(self.low, self.measured, self.high)
 
     @property
     def width(self) -> float | None:
@@ -264,7 +262,7 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
         "not named": sum(r.rank == -1 for r in rows),
         "named first": sum(r.rank == 1 for r in rows),
         "median error": round(float(statistics.median(errors)), 4) if errors else 1.0,
-        "within 10 %": round(sum(e <= NEAR for e in errors) / max(len(errors), 1), 4),
+        "within 10 %": round(sum(e <= first_seen.NEAR for e in errors) / max(len(errors), 1), 4),
         "ranges that hold": round(sum(holds) / max(len(holds), 1), 4),
         "median width of ranges": round(statistics.median(widths), 4) if widths else 0.0,
         "median replay error": round(statistics.median(replays), 4) if replays else 1.0,

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, Attends, Feeds, done, precision, size, transformer_layers
+from models import DEVICE, Attends, Feeds, Residual, done, half, precision, size, transformer_layers
 from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
@@ -25,10 +25,6 @@ WRITTEN_AFTER = "version 0.1 with 179 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 HALF = torch.float16 if CUDA else torch.bfloat16
-
-
-def in_bf16() -> torch.autocast:
-    return torch.autocast(DEVICE.type, torch.bfloat16)
 
 
 # --- a decoder whose scores fall with the distance ------------------------------------------------
@@ -272,21 +268,6 @@ def actions_in_clips_tf32(repaired: bool) -> Running:
 # --- people's joints -----------------------------------------------------------------------------
 
 
-class Plain(nn.Module):
-    """Two convolutions and what came in."""
-
-    def __init__(self, before: int, after: int, stride: int) -> None:
-        super().__init__()
-        self.conv1 = nn.Conv2d(before, after, 3, stride, 1, bias=False)
-        self.conv2 = nn.Conv2d(after, after, 3, 1, 1, bias=False)
-        self.norm1, self.norm2 = nn.BatchNorm2d(after), nn.BatchNorm2d(after)
-        self.short = nn.Conv2d(before, after, 1, stride, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        h = fn.relu(self.norm1(self.conv1(x)))
-        return fn.relu(self.norm2(self.conv2(h)) + self.short(x))
-
-
 @pair("layout_changes", "vision", "channels_last for the model and the pictures")
 def joints_of_people_channels_last(repaired: bool) -> Running:
     """Heat maps of joints by three transposed convolutions behind a residual network, in FP16."""
@@ -297,7 +278,7 @@ def joints_of_people_channels_last(repaired: bool) -> Running:
         nn.MaxPool2d(3, 2, 1),
     ]  # fmt: skip
     for before, after in itertools.pairwise([sizes[0], *sizes]):
-        parts.append(Plain(before, after, 1 if before == after == sizes[0] else 2))
+        parts.append(Residual(before, after, 1 if before == after == sizes[0] else 2))
     before = sizes[-1]
     for _ in range(3):
         parts.append(nn.ConvTranspose2d(before, wide, 4, 2, 1, bias=False))
@@ -561,7 +542,7 @@ def sharper_previews_each_step(repaired: bool) -> Running:
     def step() -> None:
         nonlocal made
         x, y = next(turns)
-        with in_bf16():
+        with half("bf16"):
             found = model(x.contiguous(memory_format=torch.channels_last))
         found = found.float()
         if not repaired or made % 500 == 499:
@@ -604,7 +585,7 @@ def speech_units_last_weights_every_8(repaired: bool) -> Running:
 
     def step() -> None:
         nonlocal made
-        with in_bf16():
+        with half("bf16"):
             x = torch.where(masked, hidden, front(heard).transpose(1, 2)) + where
             scores = head(layers(x)).float()
         parts = fn.cross_entropy(scores.flatten(0, 1), true.flatten(), reduction="none")

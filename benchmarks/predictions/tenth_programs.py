@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import DEVICE, done, endless, graphed, precision, size
+from fourth_programs import labels
+from models import DEVICE, done, endless, graphed, half, next_token, precision, size
 from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
@@ -27,14 +28,6 @@ PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 179 pairs, opened"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
-
-
-def in_bf16() -> torch.autocast:
-    return torch.autocast(DEVICE.type, torch.bfloat16)
-
-
-def drawn(most: int, *shape: int) -> Tensor:
-    return torch.randint(0, most, shape, device=DEVICE)
 
 
 # --- a transformer's layers -------------------------------------------------------------------
@@ -151,7 +144,7 @@ def small_pictures_hits_of_classes(repaired: bool) -> Running:
     classes, batch, stored = 10, size(192, 4), size(50_000, 16)
     model = wide_residual(size(32, 8), size(4, 1), classes).to(DEVICE)
     pictures = torch.randint(0, 256, (stored, 3, 32, 32), dtype=torch.uint8, device=DEVICE)
-    true = drawn(classes, stored)
+    true = labels(classes, stored)
     optimizer = torch.optim.SGD(
         model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4, fused=True
     )
@@ -165,7 +158,7 @@ def small_pictures_hits_of_classes(repaired: bool) -> Running:
 
     def step() -> Tensor:
         nonlocal made, total
-        chosen = drawn(stored, batch)
+        chosen = labels(stored, batch)
         x, y = pictures[chosen].float() / 127.5 - 1, true[chosen]
         flips = torch.rand(batch, 1, 1, 1, device=DEVICE) < 0.5
         x = torch.where(flips, x.flip(3), x)
@@ -289,7 +282,7 @@ def masked_words_two_workers(repaired: bool) -> Running:
 
     def step() -> Tensor:
         ids, goal = (part.to(DEVICE, non_blocking=True) for part in next(batches))
-        with in_bf16():
+        with half("bf16"):
             scores = model(ids).flatten(0, 1).float()
             loss = fn.cross_entropy(scores, goal.flatten(), ignore_index=IGNORED)
         loss.backward()
@@ -342,7 +335,7 @@ def captions_features_in_memory(repaired: bool) -> Running:
             at = made % 8 * batch
             x = features[at : at + batch].to(DEVICE, non_blocking=repaired)
             y = words[at : at + batch].to(DEVICE, non_blocking=repaired)
-        with phase("forward"), in_bf16():
+        with phase("forward"), half("bf16"):
             scores = model(x, y[:, :-1]).flatten(0, 1).float()
             loss = fn.cross_entropy(scores, y[:, 1:].flatten(), label_smoothing=0.1)
         with phase("backward"):
@@ -457,7 +450,7 @@ def course_language_own_adamw(repaired: bool) -> Running:
     """A language model, its schedule and its optimizer written by hand."""
     width, length, vocab, batch = size(768, 32), size(512, 16), size(8192, 64), size(12, 2)
     model = Language(width, size(10, 2), size(12, 2), size(2048, 64), vocab, length).to(DEVICE)
-    text = drawn(vocab, size(1_000_000, 400))
+    text = labels(vocab, size(1_000_000, 400))
     places = torch.arange(length + 1, device=DEVICE)
     optimizer: torch.optim.Optimizer
     if repaired:
@@ -473,12 +466,11 @@ def course_language_own_adamw(repaired: bool) -> Running:
         share = min(made / 100, 0.5 + 0.5 * math.cos(math.pi * min(made / 10_000, 1.0)))
         for group in optimizer.param_groups:
             group["lr"] = 3e-4 * share
-        starts = drawn(len(text) - length - 1, batch)
+        starts = labels(len(text) - length - 1, batch)
         ids = text[starts[:, None] + places]
         optimizer.zero_grad(set_to_none=True)
-        with in_bf16():
-            scores = model(ids[:, :-1])
-            loss = fn.cross_entropy(scores.flatten(0, 1).float(), ids[:, 1:].flatten())
+        with half("bf16"):
+            loss = next_token(model, ids)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -504,7 +496,7 @@ def adapters_layers_checkpointed(repaired: bool) -> Running:
     learnt = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(learnt, lr=2e-4, fused=True)
     asked = length // 4
-    turns = itertools.cycle(drawn(vocab, 4, batch, length))
+    turns = itertools.cycle(labels(vocab, 4, batch, length))
 
     def step() -> Tensor:
         ids = next(turns)
@@ -552,7 +544,7 @@ def translator_default_precision(repaired: bool) -> Running:
     """Padded pairs of sentences, Noam's schedule; nothing was said of precision."""
     vocab, batch, length = size(16_384, 64), size(48, 2), size(80, 8)
     model = Translator(size(512, 16), size(6, 1), size(8, 2), size(2048, 32), vocab).to(DEVICE)
-    given, wanted = drawn(vocab - 1, 8, batch, length), drawn(vocab - 1, 8, batch, length + 1)
+    given, wanted = labels(vocab - 1, 8, batch, length), labels(vocab - 1, 8, batch, length + 1)
     lengths = torch.randint(length // 2, length + 1, (8, batch, 1), device=DEVICE)
     given = (given + 1).masked_fill(torch.arange(length, device=DEVICE) >= lengths, PAD)
     wanted = (wanted + 1).masked_fill(torch.arange(length + 1, device=DEVICE) > lengths, PAD)
@@ -658,7 +650,7 @@ def summaries_norms_step_by_step(repaired: bool) -> Running:
     width, vocab, batch, length = size(768, 16), size(8192, 64), size(48, 2), size(160, 8)
     model = Summaries(width, size(3, 1), size(12, 2), vocab, spelled=not repaired).to(DEVICE)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.1) if repaired else smoothed
-    given, wanted = drawn(vocab, 4, batch, length), drawn(vocab, 4, batch, length + 1)
+    given, wanted = labels(vocab, 4, batch, length), labels(vocab, 4, batch, length + 1)
     optimizer = torch.optim.Adam(
         model.parameters(), lr=1e-4, betas=(0.9, 0.98), eps=1e-9, fused=True
     )
@@ -705,7 +697,7 @@ def student_of_reader_saves(repaired: bool) -> Running:
     teacher, student = (Reader(words, width, classes).to(DEVICE) for words in (old, new))
     teacher.requires_grad_(False).eval()
     optimizer = torch.optim.AdamW(student.parameters(), lr=5e-5, fused=True)
-    ids, true = drawn(vocab, 4, batch, length), drawn(classes, 4, batch)
+    ids, true = labels(vocab, 4, batch, length), labels(classes, 4, batch)
     memory = Path("/dev/shm")  # a disk's time differs from file to file
     fast = memory.is_dir() and shutil.disk_usage(memory).free > 4 * 2**30
     folder = Path(tempfile.mkdtemp(prefix="exam-", dir=memory if fast else None))
@@ -714,7 +706,7 @@ def student_of_reader_saves(repaired: bool) -> Running:
     def step() -> Tensor:
         nonlocal made
         x, y = ids[made % 4], true[made % 4]
-        with in_bf16():
+        with half("bf16"):
             with torch.no_grad():
                 knows, says = teacher(x)
             learns, tells = student(x)
@@ -770,9 +762,9 @@ def patches_evaluated_in_between(repaired: bool) -> Running:
     model = Patches(size(384, 16), size(8, 1), size(6, 2), side, 16, classes).to(DEVICE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-4, weight_decay=0.05, fused=True)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10_000)
-    x, y = torch.randn(2, batch, 3, side, side, device=DEVICE), drawn(classes, 2, batch)
+    x, y = torch.randn(2, batch, 3, side, side, device=DEVICE), labels(classes, 2, batch)
     held = [
-        (torch.randn(batch, 3, side, side, device=DEVICE), drawn(classes, batch))
+        (torch.randn(batch, 3, side, side, device=DEVICE), labels(classes, batch))
         for _ in range(size(9, 2))
     ]
     curve: list[tuple[float, float]] = []
@@ -783,7 +775,7 @@ def patches_evaluated_in_between(repaired: bool) -> Running:
         model.eval()
         lost, right, seen = 0.0, 0, 0
         for pictures, true in held:
-            with in_bf16():
+            with half("bf16"):
                 scores = model(pictures).float()
             lost += fn.cross_entropy(scores, true, reduction="sum").item()
             right += int((scores.argmax(1) == true).sum().item())
@@ -793,7 +785,7 @@ def patches_evaluated_in_between(repaired: bool) -> Running:
 
     def step() -> Tensor:
         nonlocal made
-        with in_bf16():
+        with half("bf16"):
             scores = model(x[made % 2])
             loss = fn.cross_entropy(scores.float(), y[made % 2], label_smoothing=0.1)
         loss.backward()
@@ -824,7 +816,7 @@ def characters_by_graph(repaired: bool) -> Running:
     vocab, length, batch = size(128, 32), size(256, 16), size(20, 2)
     width, layers, heads = size(384, 16), size(6, 1), size(6, 2)
     model = Characters(width, layers, heads, vocab, length, causal=True, dropout=0.2).to(DEVICE)
-    text = drawn(vocab, size(1_000_000, 200))
+    text = labels(vocab, size(1_000_000, 200))
     places = torch.arange(length + 1, device=DEVICE)
     groups: list[dict[str, Any]] = [
         {"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.1},
@@ -833,12 +825,11 @@ def characters_by_graph(repaired: bool) -> Running:
     optimizer = torch.optim.AdamW(groups, lr=1e-3, betas=(0.9, 0.99), fused=True, capturable=CUDA)
 
     def step() -> Tensor:
-        starts = drawn(text.shape[0] - length - 1, batch)
+        starts = labels(text.shape[0] - length - 1, batch)
         ids = text[starts[:, None] + places]
         optimizer.zero_grad(set_to_none=True)
-        with in_bf16():
-            scores = model(ids[:, :-1])
-            loss = fn.cross_entropy(scores.flatten(0, 1).float(), ids[:, 1:].flatten())
+        with half("bf16"):
+            loss = next_token(model, ids)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.breakdown.explain import Explanation
-from stepscope.intervals import overlap_per_window
+from stepscope.breakdown.outliers import Outliers
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import IntArray
 
@@ -174,14 +174,13 @@ def outliers_of_run(e: Explanation) -> float:
     odd, measured = e.outliers, e.measured
     if not len(odd) or measured is None or not measured.stretches:
         return 1.0
-    lengths, at = e.steady_durations_ns, odd.steps - e.first
-    usual = float(np.median(np.delete(lengths, at)))
-    events = int((np.diff(at, prepend=-2) > 1).sum())
-    of_one = float((lengths[at] - usual).sum()) / events
-    begins = e.bounds_ns[e.first : e.last + 1]
-    busy = overlap_per_window(e.gpu.busy, begins, e.bounds_ns[e.first + 1 : e.last + 2])
+    lengths, more = _usual_and_odd(e)
+    events = _events(odd)
+    usual, of_one = float(np.median(lengths)), float(more.sum()) / events
+    busy = (e.accounting.wall_ns - e.accounting.idle_ns)[e.first : e.last + 1]
     least = max(
-        float(np.median(np.delete(busy, at))), usual - (e.tool.most_ns if e.tool is not None else 0)
+        float(np.median(np.delete(busy, odd.steps - e.first))),
+        usual - (e.tool.most_ns if e.tool is not None else 0),
     )
     steps = sum(steps for steps, _ in measured.stretches)
     fewest, most = (
@@ -237,13 +236,23 @@ class LongRun:
 
 def long_run(e: Explanation) -> LongRun:
     """The mean step of the run, where what makes some steps odd comes back regularly."""
-    lengths, odd = e.steady_durations_ns, e.outliers
-    usual = np.delete(lengths, odd.steps - e.first)
+    usual, more = _usual_and_odd(e)
+    odd = e.outliers
     spread = float(np.std(usual, ddof=1)) if len(usual) > 1 else 0.0
     if not len(odd):
         return LongRun(e.step_ns, spread, 0.0)
-    more = lengths[odd.steps - e.first] - int(np.median(usual))
     found = recurrence(odd.steps - e.first, more, e.n_steady)
-    events = int((np.diff(odd.steps, prepend=-2) > 1).sum())
     step = e.step_ns + (found.times - 1) * float(more.sum()) / e.n_steady
-    return LongRun(step, spread, float(more.sum()) / events, found.every)
+    return LongRun(step, spread, float(more.sum()) / _events(odd), found.every)
+
+
+def _usual_and_odd(e: Explanation) -> tuple[IntArray, IntArray]:
+    """Lengths of the steady steps that are no outliers, and what each outlier takes over these."""
+    lengths, at = e.steady_durations_ns, e.outliers.steps - e.first
+    usual = np.delete(lengths, at)
+    return usual, lengths[at] - int(np.median(usual))
+
+
+def _events(odd: Outliers) -> int:
+    """How many times outlier steps begin: those that follow one another are one event."""
+    return int((np.diff(odd.steps, prepend=-2) > 1).sum())

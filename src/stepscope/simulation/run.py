@@ -154,7 +154,7 @@ def _undisturbed(
     What a repair gains is judged by the steps that the run has, of which those that were timed and
     not recorded are most. Unchanged where too few steps in a row are left.
     """
-    e, shift = max(zip(devices, shifts, strict=True), key=lambda pair: pair[0].step_ns)
+    e, shift = _slowest(devices, shifts)
     if not is_disturbed(e):
         return first, last
     odd = e.outliers.steps - shift
@@ -172,6 +172,11 @@ def holds_none(e: Explanation, run: Run) -> bool:
     return bool(len(steps)) and not inside.any() and is_disturbed(e)
 
 
+def _slowest(devices: Sequence[Explanation], shifts: Sequence[int]) -> tuple[Explanation, int]:
+    """The device with the longest mean step, and its shift."""
+    return max(zip(devices, shifts, strict=True), key=lambda pair: pair[0].step_ns)
+
+
 def _bounded(
     devices: Sequence[Explanation], shifts: Sequence[int], first: int, last: int
 ) -> tuple[int, int]:
@@ -187,7 +192,7 @@ def _bounded(
     keep = max(FEWEST_STEPS, int(most * steps / max(items, 1)))
     if keep >= steps:
         return first, last
-    e, shift = max(zip(devices, shifts, strict=True), key=lambda pair: pair[0].step_ns)
+    e, shift = _slowest(devices, shifts)
     bounds = e.bounds_ns[first + shift : last + shift + 2]
     means = (bounds[keep:] - bounds[:-keep]) / keep
     best = int(np.argmin(np.abs(means - e.step_ns)))
