@@ -156,12 +156,16 @@ def contradictions(finding: Finding, step: float) -> list[str]:
 FURTHER = re.compile(r"\bone (replayed )?CUDA graph\b|\bbf16\b", re.IGNORECASE)
 """What the repair of a pair says where it is the further one (``Finding.further``)."""
 
+LIBRARY = re.compile(r"\b(torch\.nn\.functional|fn|F|nn)\.\w|\blibrary\b")
+"""The same of functions that are spelled out, which the library's take the place of."""
+
 
 def predicted(finding: Finding | None, repair: str) -> tuple[int, int, int] | None:
     """The prediction for the repair that was made, with its bounds, ns."""
     if finding is None:
         return None
-    own = getattr(finding, "further", None) if FURTHER.search(repair) else None
+    other = LIBRARY if finding.cause == "fusion_opportunity" else FURTHER
+    own = getattr(finding, "further", None) if other.search(repair) else None
     own = own or finding
     return own.predicted_step_ns, own.prediction_low_ns, own.prediction_high_ns
 

@@ -66,7 +66,8 @@ class Tables:
         return self._answers.find_table(name, build)
 
     def _predictions(self) -> pa.Table:
-        from stepscope.diagnosis.predictions import further_id, prediction_table
+        from stepscope.diagnosis.predictions import prediction_table
+        from stepscope.kernels.findings import further_id
 
         both = self._explained.together
         together = []

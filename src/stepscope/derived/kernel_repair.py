@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from stepscope.derived import DEVICE, DerivedTable, of_device
 from stepscope.jobs.view import JobView
+from stepscope.kernels.findings import further_id
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,7 +16,7 @@ COLUMNS: Final = {
     "gpu_op_id": "gpu_op.id of the operation",
     "start_ns": "begin, ns since the origin",
     "end_ns": "end, ns since the origin",
-    "cause": "cause whose repair changes it",
+    "cause": "cause whose repair changes it; CAUSE.further for a further repair of it",
     "repaired_ns": "its estimated length after the repair, ns",
     "merged": "whether it is not launched any more",
     "idle_ns": "late launches that go with it: before it, and behind the last of a loop, ns",
@@ -31,7 +32,9 @@ def repair_table(job: JobView) -> pa.Table:
     for device in job.devices:
         e = device.explanation
         ops = e.gpu.ops
-        for cause, repair in e.inside_kernels.repairs.items():
+        inside = e.inside_kernels
+        further = {further_id(cause): repair for cause, repair in inside.further_repairs.items()}
+        for cause, repair in (inside.repairs | further).items():
             rows = repair.rows
             columns = {
                 **of_device(device, len(rows)),

@@ -112,17 +112,18 @@ class Case:
 
 @dataclass(frozen=True)
 class Further:
-    """A repair of the same cause that takes more work than the first one advised, and gains more.
+    """Another repair of the same cause than the first one advised, predicted by itself.
 
     Attributes:
-        change: the repair as the simulator replays it.
+        change: the repair as the simulator replays it; None for other kernels
+            (``Findings.further_repairs``).
         repair: the same in words; it is the second recommendation.
         first: the repair that is ``Detection.change``, the first recommendation, in words.
         chosen_anyway: whether people choose between both for other reasons, too: it is then also
             told where it gains less.
     """
 
-    change: Change
+    change: Change | None
     repair: str
     first: str
     chosen_anyway: bool = False
@@ -156,8 +157,8 @@ class Detection:
         added_ns: what the repaired program does instead, ns per step.
         may_leave: part of the gain that a likely form of the repair leaves undone; the range of
             the prediction holds it.
-        further: a repair that gains more, which is predicted by itself; the range of the
-            prediction reaches down to it. Where the first one gains little beside it, it is
+        further: another repair, which is predicted by itself; where it gains more, the range of
+            the prediction reaches down to it. Where the first one gains little beside it, it is
             advised first, and predicted.
         floor_ns: what the step takes at least without it, ns; by default what the device executes.
         least_floor_ns: the same for the lower end of the range; by default ``floor_ns``.

@@ -23,7 +23,6 @@ from stepscope.diagnosis.evidence import (
 from stepscope.diagnosis.kernel_split import kernel_split
 from stepscope.diagnosis.lever import Pulled, lever_finding
 from stepscope.diagnosis.own_waits import own_wait_warning
-from stepscope.diagnosis.predictions import further_id
 from stepscope.diagnosis.profiler_overhead_figures import (
     measured_warning,
     overhead,
@@ -57,6 +56,7 @@ from stepscope.diagnosis.unknown_device import single_precision_warning
 from stepscope.diagnosis.unrecorded import unrecorded_ns, unrecorded_warnings
 from stepscope.diagnosis.warned import Warned
 from stepscope.gaps.unrecorded import BUSY, HOLE
+from stepscope.kernels.findings import further_id
 from stepscope.trace.problems import Problem
 from stepscope.trace.units import percent, shown
 

@@ -16,18 +16,20 @@ from stepscope.simulation.changes import Bound
 from stepscope.trace.frame import BoolArray, IntArray
 
 
-def repair_changes(case: Case, cause: str, bound: Bound) -> list[Change]:
+def repair_changes(case: Case, cause: str, bound: Bound, *, further: bool = False) -> list[Change]:
     """The repair of a cause on every device of the job, as the simulator replays it.
 
     Args:
         case: one of the devices.
         cause: public id.
         bound: whether the estimate of the repaired time is taken, its least, or its most.
+        further: whether it is the further repair of these kernels.
     """
     cases = case.job.cases
     found: list[Change] = []
     for each in cases:
-        repair = each.explanation.inside_kernels.repairs.get(cause)
+        inside = each.explanation.inside_kernels
+        repair = (inside.further_repairs if further else inside.repairs).get(cause)
         if repair is not None:
             rank = each.rank if len(cases) > 1 else None
             found += changes_of_repair(each, repair, bound, rank)

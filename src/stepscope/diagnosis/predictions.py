@@ -104,17 +104,7 @@ def simulated(
     call of the replay moves.
     """
     if detection.repair is not None and abs(simulation.replay_error) <= LARGEST_REPLAY_ERROR:
-        middle, *ends = (
-            simulation.predict(repair_changes(case, cause_id, bound))
-            for bound in ("expected", "low", "high")
-        )
-        found = Predicted(
-            middle.step_ns,
-            min(p.low_ns for p in (middle, *ends)),
-            max(p.high_ns for p in (middle, *ends)),
-            middle.replay_error,
-            middle.unrecorded,
-        )
+        found = _with_kernels_repaired(simulation, case, cause_id)
         return _with_further(simulation, case, cause_id, detection, found)
     change = detection.change
     if change is None and cause_id in CAUSES:
@@ -130,6 +120,23 @@ def simulated(
         return arithmetic(case, cause_id, detection, simulation.recording_ns, hidden=hidden)
     found = _replayed(simulation, case, cause_id, detection, change)
     return _with_further(simulation, case, cause_id, detection, found)
+
+
+def _with_kernels_repaired(
+    simulation: Simulation, case: Case, cause_id: str, *, further: bool = False
+) -> Predicted:
+    """The step as it is replayed with other kernels."""
+    middle, *ends = (
+        simulation.predict(repair_changes(case, cause_id, bound, further=further))
+        for bound in ("expected", "low", "high")
+    )
+    return Predicted(
+        middle.step_ns,
+        min(p.low_ns for p in (middle, *ends)),
+        min(max(p.high_ns for p in (middle, *ends)), case.step_ns),
+        middle.replay_error,
+        middle.unrecorded,
+    )
 
 
 def _ends_at_pages(case: Case, cause_id: str) -> bool:
@@ -154,7 +161,11 @@ def _with_further(
     """
     if detection.further is None:
         return found
-    more = _replayed(simulation, case, cause_id, detection, detection.further.change)
+    change = detection.further.change
+    if change is None:
+        more = _with_kernels_repaired(simulation, case, cause_id, further=True)
+    else:
+        more = _replayed(simulation, case, cause_id, detection, change)
     worth_telling = found.step_ns - more.step_ns >= WORTH_TELLING * case.step_ns
     if detection.further.chosen_anyway and more.step_ns < case.step_ns:
         worth_telling |= more.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
@@ -355,11 +366,6 @@ def _floor(case: Case, cause_id: str) -> float:
     if cause_id == "cpu_offload":
         total -= int(e.offload.copy_ns.sum())
     return total / e.n_steady
-
-
-def further_id(cause_id: str) -> str:
-    """What stands for the further repair of a cause in the ``prediction`` table."""
-    return f"{cause_id}.further"
 
 
 def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.Table:

@@ -349,8 +349,8 @@ class Finding(msgspec.Struct, frozen=True):
         unaffected_step_ns: mean of the steady steps that hold less than a tenth of the mean step's
             share of the cause, ns; null where fewer than three do. It is what to fall back on
             where the prediction is unreliable.
-        further: the step with a repair that takes more work than the one that is predicted; null
-            where there is none, or it gains as much.
+        further: the step with another repair than the one that is predicted, which takes more work
+            or is only a part; null where there is none, or it gains as much.
         gaps_end_at: the operation that ends most of the idle time that is charged to the cause:
             ``upload``, ``readback``, ``copy``, ``memset`` or ``kernel NAME``; null where none ends
             half of it, and for causes that are not idle time.

@@ -24,7 +24,13 @@ from stepscope.kernels.fusion import (
 from stepscope.kernels.kernels import Kernels, Repair
 from stepscope.kernels.precision import LowPrecision, low_precision
 from stepscope.kernels.runs import short_runs
+from stepscope.kernels.written_out import WrittenOut, written_out
 from stepscope.trace.frame import BoolArray
+
+
+def further_id(cause_id: str) -> str:
+    """What stands for the further repair of a cause in the tables."""
+    return f"{cause_id}.further"
 
 
 class Findings:
@@ -68,6 +74,13 @@ class Findings:
         return replace(self.chains.repair, further=short_runs(self._kernels, taken))
 
     @cached_property
+    def written_out(self) -> WrittenOut | None:
+        """Functions of the library that are written out, where there are chains."""
+        if self.chains is None:
+            return None
+        return written_out(self._kernels, self._taken(self.optimizer, self.attention))
+
+    @cached_property
     def memory(self) -> MemoryBound | None:
         """Memory-bound kernels that dominate the step."""
         return memory_bound(self._kernels, self._taken(self.optimizer, self.attention, self.chains))
@@ -93,6 +106,12 @@ class Findings:
         return (
             repairs if self.compiled is None else {**repairs, "fusion_opportunity": self.compiled}
         )
+
+    @property
+    def further_repairs(self) -> dict[str, Repair]:
+        """Further repairs of the same kernels, by the id of the cause."""
+        found = self.written_out
+        return {} if found is None else {"fusion_opportunity": found.repair}
 
     def _taken(
         self, *others: UnfusedOptimizer | UnfusedAttention | LowPrecision | Chains | None

@@ -300,8 +300,8 @@ def _linear(kernels: Kernels, rows: IntArray) -> BoolArray:
     return found
 
 
-def _launched(kernels: Kernels, rows: IntArray) -> IntArray:
-    """Elements that each launch is made for; 0 where its name does not tell."""
+def launched_elements(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Elements that the launches of some rows are made for; 0 where a name does not tell."""
     each = np.array([c.thread_elements for c in kernels.classes] + [0])
     found: IntArray = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
     return found
@@ -320,7 +320,7 @@ def _of_full_size(
     longest = np.zeros(count)
     np.maximum.at(longest, run[~whole], old[~whole])
     long_: BoolArray = old >= LIKE_THE_LONGEST * longest[run]
-    elements = _launched(kernels, rows)
+    elements = launched_elements(kernels, rows)
     # the size that most of the run's time is spent on
     size = np.zeros(count)
     known = ~whole & long_ & (elements > 0)
@@ -334,7 +334,7 @@ def _elements(
     kernels: Kernels, rows: IntArray, run: IntArray, full: BoolArray, pass_ns: FloatArray
 ) -> FloatArray:
     """Elements of each run's tensors: by a launch of it, else by what a pass moves."""
-    launched = _launched(kernels, rows)
+    launched = launched_elements(kernels, rows)
     found = np.zeros(len(pass_ns))
     np.maximum.at(found, run[full], launched[full].astype(np.float64))
     by_traffic = pass_ns * 1e-9 * kernels.attainable_bandwidth / _FLOAT

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
-from stepscope.kernels.merging import SCAN, merged
+from stepscope.kernels.merging import SCAN, launched_elements, merged
 from stepscope.trace.frame import BoolArray, IntArray
 
 COMPILED: Final = (
@@ -31,7 +31,7 @@ before the sum and one behind it, and what reads a kernel's result in the other 
 its own (PyTorch 2.11)."""
 
 _LEAST_KERNELS = 2
-_SAME_SIZE = 0.02  # grids are rounded up to whole blocks
+SAME_SIZE: Final = 0.02  # grids are rounded up to whole blocks
 
 
 def short_runs(kernels: Kernels, taken: BoolArray) -> Repair | None:
@@ -50,7 +50,7 @@ def short_runs(kernels: Kernels, taken: BoolArray) -> Repair | None:
     length = np.bincount(run[can], minlength=int(run[-1]) + 1 if len(run) else 0)
     inside = can & (length[run] >= _LEAST_KERNELS) if len(run) else can
     rows, run = order[inside], run[inside]
-    elements = _elements(kernels, rows)
+    elements = launched_elements(kernels, rows)
     # casts of one weight after the other stand in a row and have nothing to do with each other
     joined = np.zeros(len(rows) + 1, bool)
     joined[1:-1] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
@@ -151,15 +151,8 @@ def compiled(kernels: Kernels) -> BoolArray:
     return found & ~ops.matches("name", LAYOUT_CHANGE)
 
 
-def _elements(kernels: Kernels, rows: IntArray) -> IntArray:
-    """Elements of the result of contiguous elementwise kernels, by their launch; 0 for others."""
-    each = np.array([c.thread_elements for c in kernels.classes] + [0])
-    found: IntArray = (kernels.blocks * kernels.threads * each[kernels.gpu.ops["name"]])[rows]
-    return found
-
-
 def _may_hand_on(before: IntArray, after: IntArray) -> BoolArray:
     """Whether one kernel's result may be the next one's operand: of one size, if that is known."""
     unknown = (before == 0) | (after == 0)
-    found: BoolArray = unknown | (np.abs(before - after) <= _SAME_SIZE * np.maximum(before, after))
+    found: BoolArray = unknown | (np.abs(before - after) <= SAME_SIZE * np.maximum(before, after))
     return found

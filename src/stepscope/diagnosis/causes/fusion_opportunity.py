@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from stepscope.diagnosis.cause import Case, Cause, Detection
+from stepscope.diagnosis.cause import Case, Cause, Detection, Figure, Further
+from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
+from stepscope.diagnosis.predictions import WORTH_TELLING
+from stepscope.kernels.findings import further_id
 from stepscope.trace.frame import IntArray
 
 _ID = "fusion_opportunity"
@@ -29,7 +33,9 @@ def detect(case: Case) -> Detection | None:
         return None
     if case.explanation.kernels.per_step(found.repair.saved_ns) < CAUSE.least_ns(case):
         return None
-    return detection(
+    functions = _functions(case)
+    named = " and ".join(functions)
+    detected = detection(
         case,
         _ID,
         repair,
@@ -37,18 +43,60 @@ def detect(case: Case) -> Detection | None:
             "long chains of elementwise kernels and reductions read and write the same tensors "
             "again and again; a compiler makes one kernel of each: {kernels_per_step} kernels per "
             "step, {kernels_ns_per_step}, then take some {repaired_ns_per_step}"
+            + (f"; {{written_out_ns_per_step}} of that is {named} written out" * bool(functions))
         ),
         recommendations=[
             *([_ATTENTION] if _spells_softmax(case, repair.rows) else []),
             "torch.compile the function that spells the operation out, or the model, which merges "
             "the shorter runs of its kernels, too",
-            "use the library's own function where there is one: "
-            "torch.nn.functional.rms_norm, gelu, silu, cross_entropy",
+            _library(functions),
             "write the chain as one Triton kernel where the compiler does not merge it",
         ],
+        figures=_WRITTEN_OUT if functions else None,
+    )
+    if not functions:
+        return detected
+    return replace(
+        detected,
+        further=Further(
+            None, f"using the library's own {named}", "each chain compiled", chosen_anyway=True
+        ),
     )
 
 
+def _functions(case: Case) -> tuple[str, ...]:
+    """Functions of the library that are written out, where replacing them alone is worth it."""
+    found = case.explanation.inside_kernels.written_out
+    if found is None:
+        return ()
+    saved = case.explanation.kernels.per_step(found.repair.saved_ns)
+    return found.names if saved >= WORTH_TELLING * case.step_ns else ()
+
+
+def _library(functions: tuple[str, ...]) -> str:
+    """Advice to use the library's functions, those that are written out by name."""
+    if not functions:
+        return (
+            "use the library's own function where there is one: "
+            "torch.nn.functional.rms_norm, gelu, silu, cross_entropy"
+        )
+    named = ", ".join(functions)
+    return f"replace what is written out by the library's function: torch.nn.functional.{named}"
+
+
+_FURTHER_ROWS: Final = f"FROM kernel_repair WHERE cause = '{further_id(_ID)}' AND {{gpu}}"
+_WRITTEN_OUT: Final = [
+    Figure(
+        "written_out_ns_per_step",
+        "ns_per_step",
+        f"SELECT round(sum(end_ns - start_ns) / {STEADY_STEPS})::BIGINT {_FURTHER_ROWS}",
+    ),
+    Figure(
+        "library_ns_per_step",
+        "ns_per_step",
+        f"SELECT round(sum(repaired_ns) / {STEADY_STEPS})::BIGINT {_FURTHER_ROWS}",
+    ),
+]
 _ATTENTION = (
     "a softmax is among what is spelled out: torch.softmax; where it stands between two products, "
     "torch.nn.functional.scaled_dot_product_attention in place of all of it"
@@ -91,7 +139,9 @@ CAUSE = Cause(
         "the step with each chain as one kernel: the tensors that enter and leave it, at the speed "
         "at which its kernels move them, or its arithmetic, whichever takes longer; reductions "
         "over columns stay kernels (kernels/merging.py). The range goes from the whole model "
-        "compiled, with each shorter run as one kernel, too, to twice the passes"
+        "compiled, with each shorter run as one kernel, too, to twice the passes. Beside it the "
+        "step with PyTorch's functions in place of those that are written out "
+        "(kernels/written_out.py), which takes no compiler"
     ),
     reference="PyTorch: torch.compile; TorchInductor",
     min_share=0.10,

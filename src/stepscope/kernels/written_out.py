@@ -1,0 +1,436 @@
+"""Functions of PyTorch that a model writes out in primitive operations.
+
+``x * torch.sigmoid(x)`` is ``silu``, ``(x - mean) / sqrt(variance + eps)`` a norm: each of them
+launches a kernel for every operation, which the library's function does not. They are found by the
+order in which the kernels are launched. What a call takes in the library is the tensors that its
+kernels read and write, each in the time that the written-out kernels take for one; kernels of norms
+take longer than that, by how many values they have a mean of (``_norm_ns``).
+
+Gradients of activations are found like them, by the kernel of their derivative. Those of norms and
+of a softmax depend on how these are written: all that is left of the backward pass's elementwise
+kernels and sums is theirs where no other function is written out, and nobody's where one is.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from stepscope.intervals.distinct import among
+from stepscope.kernels.categories import classify
+from stepscope.kernels.kernels import CATEGORY_NAMES, PHASES, Kernels, Repair
+from stepscope.kernels.merging import LIKE_THE_LONGEST, launched_elements
+from stepscope.kernels.runs import SAME_SIZE, compiled
+from stepscope.trace.frame import BoolArray, FloatArray, IntArray
+
+_NONE: Final = ord("|")
+"""Stands for kernels that no such function launches, and between threads and phases."""
+_OTHER: Final = "."
+_LETTERS: Final = (
+    # the first that is found counts, in the kernel's operation
+    ("S", re.compile(r"sigmoid_?backward", re.IGNORECASE)),
+    ("T", re.compile(r"tanh_?backward", re.IGNORECASE)),
+    ("s", re.compile(r"^sigmoid$")),
+    ("t", re.compile(r"^tanh$")),
+    ("e", re.compile(r"^erf$")),
+    ("x", re.compile(r"^exp$")),
+    ("l", re.compile(r"^log$")),
+    ("q", re.compile(r"^r?sqrt$", re.IGNORECASE)),
+    ("p", re.compile(r"^pow_tensor_scalar$")),
+    ("m", re.compile(r"^(mul|multiplies)$", re.IGNORECASE)),
+    ("a", re.compile(r"^((OnSelf_)?add|sub|plus|minus)$")),
+    ("d", re.compile(r"^(div|div_true|divides)$", re.IGNORECASE)),
+    ("n", re.compile(r"^neg$")),
+    ("i", re.compile(r"^reciprocal$")),
+)
+_LARGEST: Final = re.compile(r"max", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the library, as it is written out.
+
+    Attributes:
+        name: of the library's function.
+        forward: letters of its kernels (``_LETTERS``; r a sum or mean, M the largest, c a copy).
+        backward: those of its gradient; None where they depend on how it is written.
+        passes: tensors of its size that the library reads and writes in a call and in its gradient;
+            for a norm the least.
+        norm: whether it divides by a deviation.
+        own_gradient: whether its gradient tells it from another function.
+    """
+
+    name: str
+    forward: re.Pattern[bytes]
+    backward: re.Pattern[bytes] | None
+    passes: tuple[float, float]
+    norm: bool = False
+    own_gradient: bool = False
+
+
+FUNCTIONS: Final = (
+    Function(
+        "layer_norm/group_norm",
+        # the mean, the differences from it, their variance; or mean and variance of the input
+        re.compile(rb"(?:rc*[an]+c*(?:[pm]c*)?rc*|rc*rc*a?c*)[mdac]{0,3}[qp]i?c*[md]c*(?:mc*)?a?"),
+        None,
+        (2.0, 5.0),
+        norm=True,
+    ),
+    Function(
+        "rms_norm",
+        re.compile(rb"[pm]c*rc*[mdac]{0,3}[qp]i?c*[md]c*m?"),
+        None,
+        (2.0, 5.0),
+        norm=True,
+    ),
+    Function("log_softmax", re.compile(rb"Mc*ac*xc*rc*lc*a(?:c*a)?"), None, (2.6, 3.1)),
+    Function("softmax", re.compile(rb"Mc*ac*xc*rc*d"), None, (2.7, 6.0)),
+    Function(
+        "gelu",
+        re.compile(rb"(?:[mpa]c*){4,6}tc*ac*m(?:c*m)?"),
+        re.compile(rb"(?:mc*){0,3}Tc*(?:[mpa]c*){3,9}"),
+        (2.0, 3.0),
+    ),
+    Function(
+        "gelu",
+        re.compile(rb"(?:[md]c*){1,2}ec*ac*m(?:c*m)?"),
+        re.compile(rb"(?:mc*){0,3}pc*nc*(?:mc*)?xc*(?:[mda]c*){2,5}"),
+        (2.0, 3.0),
+    ),
+    # a gate is the product with another tensor's sigmoid: nothing is added to its gradient
+    Function(
+        "silu", re.compile(rb"sc*m"), re.compile(rb"mc*mc*Sc*a"), (2.0, 3.0), own_gradient=True
+    ),
+)
+"""With the passes that PyTorch 2.11's kernels for each take on an H100: 2.0 to 2.2 and 3.0 to 3.1
+for the activations, 2.1 to 3.8 and 3.0 to 4.2 for log_softmax of 256 to 32,000 values; the gradient
+of a softmax is two kernels."""
+
+_GRADIENTS: Final = b"mdanprqxli"
+"""Kernels of which a norm's or a softmax's gradient may be made."""
+_KERNELS_BACK: Final = 2  # of the library's gradient of a norm
+_ELSE: Final = 0.1
+"""Part of the time of written-out functions that other elementwise kernels of the forward pass may
+take, sums and copies apart, where the backward pass counts as theirs alone."""
+_OF_CALLS: Final = 0.8  # of a function's calls that have the gradient that tells it
+
+_SURE: Final = (0.8, 1.0, 1.4)
+"""What a call in the library takes of the estimate: least, usual, most."""
+_MEASURED_SMS: Final = 132  # what the rates of norms were measured on, an H100
+_FEW: Final = 16_384
+"""Values with one mean from which on ``group_norm`` is meant rather than ``layer_norm``."""
+_EACH_BLOCK: Final = 1.25
+"""Values a ns that the block reads which computes one mean and variance of ``group_norm``; a
+product's GPUs with other clocks differ less than the shapes do."""
+_ONE_BLOCK: Final = 1024  # elements of the smallest launch of a vectorised kernel
+_CHANNELS: Final = 4  # of a group, at least: the gradients of a norm have a block for each
+_ELEMENTWISE: Final = re.compile(r"(?<!\w)elementwise_kernel<(?:\(int\))?\d+, ?(?:\(int\))?(\d+)")
+"""Kernels over broadcast operands: threads a block, and elements a thread."""
+
+
+@dataclass(frozen=True)
+class WrittenOut:
+    """Functions of the library that are written out in the steady window.
+
+    Attributes:
+        repair: their kernels, each call as the library's.
+        names: the functions, the costliest first.
+    """
+
+    repair: Repair
+    names: tuple[str, ...]
+
+
+@dataclass
+class _Calls:
+    """Calls of written-out functions: forward ones, and the gradients of some of them.
+
+    Attributes:
+        first: where the kernels of each begin in the text.
+        last: where they end, exclusive.
+        function: index into ``FUNCTIONS``.
+        back: whether it is a gradient.
+    """
+
+    first: IntArray
+    last: IntArray
+    function: IntArray
+    back: BoolArray
+
+
+def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
+    """Functions of the library among the elementwise kernels and reductions of a device.
+
+    Args:
+        kernels: the device's kernels.
+        taken: operations that belong to another finding already.
+    """
+    rows, text = _as_text(kernels, taken)
+    calls = _calls(text)
+    calls = _told(calls, _of_one_size(kernels, rows, calls))
+    if not len(calls.first):
+        return None
+    # the place of each kernel of a call, and the number of the call
+    length = calls.last - calls.first
+    call = np.repeat(np.arange(len(length)), length)
+    place = np.repeat(calls.first - np.cumsum(length) + length, length) + np.arange(length.sum())
+    inside = rows[place] >= 0
+    call, place = call[inside], place[inside]
+    of_call = rows[place]
+    spent = kernels.duration_ns[of_call]
+    total = np.bincount(call, spent, len(length))
+    function, back = calls.function, calls.back
+    ahead_ns, back_ns = _library_ns(kernels, of_call, call, calls)
+    takes = np.where(back, back_ns, ahead_ns)
+    new = np.zeros(len(of_call), np.int64)
+    new[_longest_of(call, spent)] = np.rint(takes).astype(np.int64)
+    ends = [float((part * takes).sum()) for part in _SURE]
+    rest = _gradients(kernels, rows, text, place)
+    owed = np.array([f.backward is None for f in FUNCTIONS])[function] & ~back
+    if len(rest) and owed.any():
+        old = kernels.duration_ns[rest]
+        owed_ns = float(back_ns[owed].sum())
+        stay = np.argsort(-old, kind="stable")[: _KERNELS_BACK * int(owed.sum())]
+        share = np.zeros(len(rest), np.int64)
+        kept = min(owed_ns, float(old.sum())) / max(int(old[stay].sum()), 1)
+        share[stay] = np.rint(kept * old[stay]).astype(np.int64)
+        of_call, new = np.append(of_call, rest), np.append(new, share)
+        ends = [
+            end + min(part * owed_ns, float(old.sum()))
+            for end, part in zip(ends, _SURE, strict=True)
+        ]
+    elif owed.any():  # their gradients are there, and go, too: which they are is not known
+        ends[0] = max(ends[0] - float(total[owed].sum()), 0.0)
+    by_name: dict[str, float] = {}
+    for number, one in enumerate(FUNCTIONS):
+        mine = float(total[function == number].sum())
+        if mine:
+            by_name[one.name] = by_name.get(one.name, 0.0) + mine
+    order = np.argsort(of_call, kind="stable")
+    of_call, new = of_call[order], new[order]
+    repair = Repair(
+        rows=of_call,
+        old_ns=kernels.duration_ns[of_call],
+        new_ns=new,
+        merged=new == 0,
+        idle_ns=np.zeros(len(new), np.int64),
+        low_ns=min(int(ends[0]), int(new.sum())),
+        high_ns=max(int(ends[2]), int(new.sum())),
+    )
+    return WrittenOut(repair, tuple(sorted(by_name, key=lambda name: -by_name[name])))
+
+
+def _as_text(kernels: Kernels, taken: BoolArray) -> tuple[IntArray, bytes]:
+    """Kernels in the order of enqueueing as letters, and the row of each; -1 for a separator."""
+    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    of_name = np.array(
+        [ord(_letter(c.category, c.operation)) for c in kernels.classes] + [_NONE], np.uint8
+    )
+    letters = of_name[kernels.gpu.ops["name"][order]]
+    letters[~compiled(kernels)[order] | taken[order]] = _NONE
+    thread, phase = kernels.attribution.thread[order], kernels.phase[order]
+    apart = np.flatnonzero((thread[1:] != thread[:-1]) | (phase[1:] != phase[:-1])) + 1
+    return np.insert(order, apart, -1), np.insert(letters, apart, _NONE).tobytes()
+
+
+def _letter(category: str, operation: str) -> str:
+    """The letter of a kernel."""
+    if category == "copy":
+        return "c"
+    if category == "reduction":
+        return "M" if _LARGEST.search(operation) else "r"
+    if category != "elementwise":
+        return _OTHER
+    return next((letter for letter, what in _LETTERS if what.search(operation)), _OTHER)
+
+
+def _calls(text: bytes) -> _Calls:
+    """All calls in the text, in the order of functions; no kernel belongs to two."""
+    claims = np.zeros(len(text) + 1, np.int64)
+    found = [np.zeros((0, 4), np.int64)]
+    for number, function in enumerate(FUNCTIONS):
+        for pattern, back in ((function.forward, False), (function.backward, True)):
+            if pattern is None:
+                continue
+            spans = [match.span() for match in pattern.finditer(text)]
+            begin, end = np.array(spans, np.int64).reshape(-1, 2).T
+            before = np.concatenate(([0], np.cumsum(np.cumsum(claims)[:-1])))
+            free = before[end] == before[begin]
+            begin, end = begin[free], end[free]
+            claims[begin] += 1
+            claims[end] -= 1
+            kind = np.full(len(begin), number), np.full(len(begin), int(back))
+            found.append(np.column_stack((begin, end, *kind)))
+    first, last, function_of, of_back = np.concatenate(found).T
+    return _Calls(first, last, function_of, of_back.astype(bool))
+
+
+def _of_one_size(kernels: Kernels, rows: IntArray, calls: _Calls) -> BoolArray:
+    """Calls whose first and last kernel make as many elements, where both are known.
+
+    The sigmoid of a value for each channel times an image is no ``silu``.
+    """
+    first, last = rows[calls.first], rows[calls.last - 1]
+    one, other = (launched_elements(kernels, row) for row in (first, last))
+    known = (one > 0) & (other > 0)
+    found: BoolArray = ~known | (np.abs(one - other) <= SAME_SIZE * np.maximum(one, other))
+    return found
+
+
+def _told(calls: _Calls, alike: BoolArray) -> _Calls:
+    """Calls of functions that are told from others."""
+    keep = np.ones(len(calls.first), bool)
+    for number, function in enumerate(FUNCTIONS):
+        mine = calls.function == number
+        if function.own_gradient:
+            keep &= ~mine | alike | calls.back
+            forward = int((mine & ~calls.back & alike).sum())
+            if int((mine & calls.back).sum()) < _OF_CALLS * max(forward, 1):
+                keep &= ~mine
+    return _Calls(calls.first[keep], calls.last[keep], calls.function[keep], calls.back[keep])
+
+
+def _library_ns(
+    kernels: Kernels, rows: IntArray, call: IntArray, calls: _Calls
+) -> tuple[FloatArray, FloatArray]:
+    """What the library takes for each call, and for the gradient of it, ns.
+
+    Args:
+        kernels: the device's kernels.
+        rows: rows of the calls' kernels.
+        call: the call of each of these.
+        calls: the calls.
+    """
+    pass_ns = _pass_ns(kernels, rows, call, len(calls.first))
+    ahead, back = (
+        pass_ns * np.array([f.passes[at] for f in FUNCTIONS])[calls.function] for at in (0, 1)
+    )
+    norms = np.array([f.norm for f in FUNCTIONS])[calls.function]
+    if not norms.any():
+        return ahead, back
+    each = np.array([_thread_elements(name) for name in kernels.gpu.ops.texts["name"]] + [0])
+    launched = kernels.blocks[rows] * kernels.threads[rows] * each[kernels.gpu.ops["name"][rows]]
+    elements = np.zeros(len(norms))
+    np.maximum.at(elements, call, launched.astype(np.float64))
+    means = _means(kernels, rows, call, len(norms))
+    known = norms & (elements > 0) & (means > 0)
+    centred = np.array([f.name != "rms_norm" for f in FUNCTIONS])[calls.function]
+    norm = _norm_ns(elements[known], means[known], pass_ns[known], centred[known],
+                    (kernels.device[1] or _MEASURED_SMS) / _MEASURED_SMS)  # fmt: skip
+    ahead[known], back[known] = norm
+    return ahead, back
+
+
+def _norm_ns(
+    elements: FloatArray, means: FloatArray, pass_ns: FloatArray, centred: BoolArray, sms: float
+) -> tuple[FloatArray, FloatArray]:
+    """What PyTorch's norms take, forward and backward, ns.
+
+    ``group_norm`` has a block for each mean, whatever the number of SMs, and applies it by kernels
+    that are not vectorised. ``layer_norm`` has a block for each row; the parameters' gradients are
+    summed over the rows by few blocks where rows are short. Rates by kernel of 21 shapes in single
+    precision and bfloat16 (H100, PyTorch 2.11): most kernels take as long in both.
+
+    Args:
+        elements: of the tensor.
+        means: values that have a mean of their own.
+        pass_ns: what the tensor takes to be read or written once.
+        centred: whether the mean is taken off.
+        sms: SMs of the device over those of an H100.
+    """
+    several = elements / means >= _FEW
+    group_ahead = elements / np.minimum(400 * sms, _EACH_BLOCK * means)
+    group_ahead += np.maximum(2 * pass_ns, elements / (330 * sms))
+    group_back = elements / np.minimum(280 * sms, _EACH_BLOCK * _CHANNELS * means)
+    group_back += np.maximum(3 * pass_ns, elements / (220 * sms))
+    layer_ahead = 2 * pass_ns + np.where(centred, 1.1, 0.4) * means / sms
+    summed = np.where(means > 2**16, 2.5 * pass_ns, np.where(centred, 4.5, 3.4) * means / sms)
+    layer_back = 3 * pass_ns + 0.4 * means / sms + np.maximum(2 * pass_ns, summed)
+    return np.where(several, group_ahead, layer_ahead), np.where(several, group_back, layer_back)
+
+
+def _means(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> FloatArray:
+    """How many means each call has: by the launch of its sums and of the root; 0 where unknown.
+
+    A block of a sum makes one of many values, or one for each row of its threads of fewer. The root
+    is launched for all of them, up to whole blocks.
+    """
+    grid = kernels.grid
+    root = np.array([_letter(c.category, c.operation) == "q" for c in kernels.classes] + [False])
+    sums = _first_of(call, kernels.in_category("reduction")[rows], count)
+    roots = _first_of(call, root[kernels.gpu.ops["name"][rows]], count)
+    one_each = grid["grid_x"][rows[sums]].astype(np.float64)
+    of_rows = one_each * np.maximum(grid["block_y"][rows[sums]], 1)
+    most = launched_elements(kernels, rows[roots]).astype(np.float64)
+    few = (most <= _ONE_BLOCK) | (of_rows > 2 * most)
+    found = np.where(few, one_each, np.minimum(of_rows, most))
+    return np.where((sums >= 0) & (roots >= 0), found, 0.0)
+
+
+def _first_of(call: IntArray, which: BoolArray, count: int) -> IntArray:
+    """Where the first of some kernels of each call is; -1 for none."""
+    found = np.full(count, -1, np.int64)
+    at = np.flatnonzero(which)[::-1]
+    found[call[at]] = at  # the last that is assigned counts
+    return found
+
+
+def _thread_elements(name: str) -> int:
+    """Elements that each thread of an elementwise kernel makes, of whatever operands."""
+    found = _ELEMENTWISE.search(name)
+    return int(found.group(1)) if found else classify(name).thread_elements
+
+
+def _pass_ns(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> FloatArray:
+    """What one tensor of a call's size takes to be read or written once, ns."""
+    spent = kernels.duration_ns[rows].astype(np.float64)
+    tensors = np.array([c.tensors for c in kernels.classes] + [0])[kernels.gpu.ops["name"][rows]]
+    longest = np.zeros(count)
+    np.maximum.at(longest, call, spent)
+    full = (tensors > 0) & (spent >= LIKE_THE_LONGEST * longest[call])
+    moved = np.bincount(call[full], tensors[full], count)
+    found: FloatArray = np.bincount(call[full], spent[full], count) / np.maximum(moved, 1)
+    # where no name tells, the longest kernel reads and writes
+    return np.where(moved > 0, found, longest / 2)
+
+
+def _longest_of(call: IntArray, spent: IntArray) -> IntArray:
+    """Where the longest kernel of each call is, in the order of calls."""
+    order = np.lexsort((-spent, call))
+    first = np.ones(len(order), bool)
+    first[1:] = call[order[1:]] != call[order[:-1]]
+    found: IntArray = order[first]
+    return found
+
+
+def _gradients(kernels: Kernels, rows: IntArray, text: bytes, claimed: IntArray) -> IntArray:
+    """Rows of the backward pass that are gradients of functions whose own kernels do not tell.
+
+    Args:
+        kernels: the device's kernels.
+        rows: row of each letter.
+        text: the letters.
+        claimed: letters of calls.
+    """
+    letters = np.frombuffer(text, np.uint8)
+    free = rows >= 0
+    free[claimed] = False
+    row = np.maximum(rows, 0)
+    spent = np.where(free, kernels.duration_ns[row], 0)
+    backward = np.where(rows >= 0, kernels.phase[row], -1) == PHASES.index("backward")
+    calls_ns = int(kernels.duration_ns[rows[claimed]].sum())
+    another = ~backward & ~among(letters, [*b"ac", _NONE])
+    if int(spent[another].sum()) > _ELSE * calls_ns:
+        return np.zeros(0, np.int64)
+    # the sums behind products and convolutions are the gradients of biases
+    layers = [CATEGORY_NAMES.index(name) for name in ("matmul", "convolution")]
+    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    behind = np.zeros(len(kernels.gpu.ops), bool)
+    behind[order[1:]] = among(kernels.category[order[:-1]], layers)
+    of_layer = (letters == ord("r")) & behind[row]
+    found: IntArray = rows[free & backward & among(letters, list(_GRADIENTS)) & ~of_layer]
+    return found
