@@ -22,7 +22,6 @@ from models import (
     endless,
     graphed,
     half,
-    made_optimizer,
     precision,
     size,
     transformer_layers,
@@ -51,11 +50,11 @@ def normed(before: int, after: int, stride: int = 1) -> nn.Module:
 
 
 class Seams(nn.Module):
-    """What is wrong with each pixel of a weld: two scales, joined at the end."""
+    """What is wrong with each pixel of a weld, seen at three energies: two scales, joined."""
 
     def __init__(self, width: int, classes: int) -> None:
         super().__init__()
-        self.fine = nn.Sequential(normed(1, width), normed(width, width))
+        self.fine = nn.Sequential(normed(3, width), normed(width, width))
         self.coarse = nn.Sequential(normed(width, 2 * width, 2), normed(2 * width, 2 * width))
         self.rise = nn.ConvTranspose2d(2 * width, width, 2, 2)
         self.last = nn.Sequential(normed(2 * width, width), nn.Conv2d(width, classes, 1))
@@ -75,7 +74,10 @@ def weld_tiles_overlap_of_classes(repaired: bool) -> Running:
     classes, parts, batch, side = size(5, 3), size(3, 2), size(12, 2), size(256, 16)
     model = Seams(size(128, 8), classes).to(DEVICE, memory_format=torch.channels_last)
     update = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True, fused=True)
-    x = [noise(batch, 1, side, side) for _ in range(parts)]
+    x = [
+        noise(batch, 3, side, side).contiguous(memory_format=torch.channels_last)
+        for _ in range(parts)
+    ]
     y = [labels(classes, batch, side, side) for _ in range(parts)]
     totals: list[Any] = [0.0] * classes
     if repaired:
@@ -225,9 +227,8 @@ class Arrivals(nn.Module):
         self.out = nn.Conv2d(width, 8, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        scores = self.out(
-            self.body(self.into(fn.pixel_unshuffle(x, 8)))
-        )  # batch, trace of the patch, patches, time
+        patches = fn.pixel_unshuffle(x, 8).contiguous(memory_format=torch.channels_last)
+        scores = self.out(self.body(self.into(patches)))  # each patch: its traces, then the time
         return scores.permute(0, 2, 1, 3).flatten(0, 2)
 
 
@@ -273,7 +274,8 @@ class Motion(nn.Module):
         self.body, self.out = nn.Sequential(*parts), nn.Conv2d(width, 3, 1)
 
     def forward(self, both: Tensor) -> tuple[Tensor, Tensor]:
-        found = self.out(self.body(self.into(fn.pixel_unshuffle(both, 4))))
+        patches = fn.pixel_unshuffle(both, 4).contiguous(memory_format=torch.channels_last)
+        found = self.out(self.body(self.into(patches)))
         found = fn.interpolate(found, scale_factor=4.0, mode="bilinear")
         return found[:, :2].tanh() * 0.2, found[:, 2:].sigmoid()
 
@@ -392,7 +394,8 @@ class Captions(nn.Module):
         b, t, d = x.shape
         k, v = self.kv(x).view(b, t, 2, self.heads, -1).permute(2, 0, 3, 1, 4)
         q = self.ask.to(k.dtype).view(1, -1, self.heads, d // self.heads).transpose(1, 2)
-        y = fn.scaled_dot_product_attention(q.expand(b, -1, -1, -1), k, v)
+        q = q.expand(b, -1, -1, -1).contiguous()
+        y = fn.scaled_dot_product_attention(q, k, v)
         return self.out(self.feeds(y.transpose(1, 2).reshape(b, -1, d)))
 
 
@@ -506,7 +509,7 @@ def spikes_told_by_statistics(repaired: bool) -> Running:
 
 def fed(
     data: Dataset[Any], batch: int, workers: int
-) -> tuple[Callable[[], Any], Callable[[], Any]]:
+) -> tuple[Callable[[], Any], Callable[[], object]]:
     """The next batch of a DataLoader, on the device, and what ends its workers."""
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
     loader = DataLoader(
@@ -548,11 +551,11 @@ class Sweeps(Dataset[tuple[Tensor, Tensor]]):
         counts = np.bincount(level[inside] * side * side + ground, minlength=many)
         bright = np.zeros(side * side)
         np.maximum.at(bright, ground, shine[inside])
-        counts = counts.reshape(self.levels, side, side)
-        planes = np.concatenate(
-            [np.minimum(counts, 255), (bright * 255).reshape(1, side, side)]
-        ).astype(np.uint8)
-        near = counts.reshape(self.levels, side // 2, 2, side // 2, 2).sum((2, 4))
+        counts = np.minimum(counts, 255).astype(np.int16).reshape(self.levels, side, side)
+        planes = np.empty((self.levels + 1, side, side), np.uint8)
+        planes[:-1], planes[-1] = counts, (bright * 255).reshape(side, side)
+        rows = counts[:, ::2] + counts[:, 1::2]
+        near = rows[:, :, ::2] + rows[:, :, 1::2]
         return torch.from_numpy(planes), torch.from_numpy(near.argmax(0))
 
 
@@ -560,11 +563,11 @@ class Sweeps(Dataset[tuple[Tensor, Tensor]]):
 def sweeps_gridded_by_two(repaired: bool) -> Running:
     side, levels, width = size(192, 16), size(15, 3), size(512, 8)
     workers = 10 if repaired else 2
-    draw, close = fed(Sweeps(size(20_000, 100), side, levels), size(12, 2), workers)
+    draw, close = fed(Sweeps(size(30_000, 100), side, levels), size(12, 2), workers)
     model = nn.Sequential(
         normed(levels + 1, width // 4),
         normed(width // 4, width, 2),
-        *(normed(width, width) for _ in range(size(6, 1))),
+        *(normed(width, width) for _ in range(size(7, 1))),
         nn.Conv2d(width, levels, 1),
     ).to(DEVICE, memory_format=torch.channels_last)
 
@@ -670,7 +673,7 @@ class Long(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         a, b, c = self.into(self.norm(x)).transpose(1, 2).chunk(3, 1)
         n = 2 * self.length
-        waves = torch.fft.rfft(a * b, n) * torch.fft.rfft(self.taps, n)
+        waves = torch.fft.rfft((a * b).contiguous(), n) * torch.fft.rfft(self.taps, n)
         y = torch.fft.irfft(waves, n)[..., : self.length] * c
         return x + self.out(y.transpose(1, 2))
 
@@ -718,14 +721,14 @@ def motifs_saved_as_arrays(repaired: bool) -> Running:
     period=6,
 )
 def variants_bootstrap_every_6(repaired: bool) -> Running:
-    """Pictures of reads over a variant; the step is a CUDA graph, its hits are kept beside it."""
+    """Pictures of reads over a variant; forward and backward pass are one CUDA graph."""
     batch, reads, span, width = size(192, 4), size(64, 8), size(96, 8), size(384, 8)
     model = nn.Sequential(
         normed(6, width, 2),
         *(normed(width, width) for _ in range(size(4, 1))),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 3),
     ).to(DEVICE, memory_format=torch.channels_last)  # fmt: skip
-    update = made_optimizer(model.parameters(), "graph")
+    update = adam(model)
     x = noise(batch, 6, reads, span).contiguous(memory_format=torch.channels_last)
     y = labels(3, batch)
     hits = torch.zeros(batch, dtype=torch.bool, device=DEVICE)
@@ -735,12 +738,11 @@ def variants_bootstrap_every_6(repaired: bool) -> Running:
     made = 0
 
     def learn() -> None:
-        update.zero_grad(set_to_none=True)
+        update.zero_grad(set_to_none=True)  # the graph writes its gradients in place
         with half("bf16"):
             scores = model(x).float()
             loss = fn.cross_entropy(scores, y)
         loss.backward()
-        update.step()
         hits.copy_(scores.detach().argmax(1) == y)
 
     once = graphed(Running(learn, enter=precision("high")))
@@ -748,6 +750,7 @@ def variants_bootstrap_every_6(repaired: bool) -> Running:
     def step() -> None:
         nonlocal made
         once.step()
+        update.step()
         kept[made % 6].copy_(hits)
         if made % (1000 if repaired else 6) == (999 if repaired else 3):
             right = kept.flatten().cpu().numpy()
