@@ -474,7 +474,7 @@ class Summing(Telling):
 )
 def spikes_told_by_statistics(repaired: bool) -> Running:
     """A batch whose loss jumps is left out; 12,000 losses of the run before are known."""
-    vocab, batch, length, width = size(8192, 64), size(16, 2), size(1024, 16), size(1536, 16)
+    vocab, batch, length, width = size(8192, 64), size(12, 2), size(1024, 16), size(1536, 16)
     layers = transformer_layers(width, size(3, 1), size(16, 2), causal=True)
     body = nn.Sequential(nn.Embedding(vocab, width), *layers, nn.LayerNorm(width))
     model = nn.Sequential(body, nn.Linear(width, vocab, bias=False)).to(DEVICE)
