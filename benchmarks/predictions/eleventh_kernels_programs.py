@@ -26,11 +26,11 @@ CUDA = DEVICE.type == "cuda"
 HALF = torch.float16 if CUDA else torch.bfloat16
 
 
-# --- attention as in the first BERT ----------------------------------------------------------------
+# --- attention as in the first BERT ---------------------------------------------------------------
 
 
 class Reads(nn.Module):
-    """Attention of long texts; what pads them gets a large negative number, as in the first BERT."""
+    """Attention of long texts; what fills them up gets large negative scores, as in BERT."""
 
     def __init__(self, width: int, heads: int, drop: float, *, written: bool) -> None:
         super().__init__()
@@ -63,12 +63,13 @@ class Reads(nn.Module):
 def judgements_first_bert_attention(repaired: bool) -> Running:
     """Courts' judgements get the articles of law that they rest on; FP16 with a scaler."""
     width, heads, length, batch = size(2048, 32), size(16, 2), size(1024, 16), size(9, 2)
-    vocab, articles = size(16_384, 64), size(600, 5)
-    embed, place = nn.Embedding(vocab, width), nn.Embedding(length, width)
-    looks = nn.ModuleList(Reads(width, heads, 0.1, written=not repaired) for _ in range(2))
-    feeds = nn.ModuleList(Feeds(width) for _ in looks)
-    head = nn.Linear(width, articles)
-    model = nn.ModuleList([embed, place, looks, feeds, head]).to(DEVICE)
+    vocab, articles = size(8192, 64), size(600, 5)
+    with DEVICE:
+        embed, place = nn.Embedding(vocab, width), nn.Embedding(length, width)
+        looks = nn.ModuleList(Reads(width, heads, 0.1, written=not repaired) for _ in range(2))
+        feeds = nn.ModuleList(Feeds(width) for _ in looks)
+        head = nn.Linear(width, articles)
+    model = nn.ModuleList([embed, place, looks, feeds, head])
     update = adam(model, weight_decay=0.01)
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=CUDA, init_scale=2.0**10)
     ids = labels(vocab, batch, length)
@@ -92,7 +93,7 @@ def judgements_first_bert_attention(repaired: bool) -> Running:
     return Running(step, enter=precision("high"))
 
 
-# --- attention in slices -------------------------------------------------------------------------
+# --- attention in slices --------------------------------------------------------------------------
 
 
 class Slices(nn.Module):
@@ -127,36 +128,39 @@ class Slices(nn.Module):
     marks="steps",
 )
 def panoramas_attention_in_slices(repaired: bool) -> Running:
-    """Wide pictures from words by flow matching; slices were for a card with less memory."""
+    """Wide pictures from words, all in BF16; the slices were for a card with less memory."""
     width, heads, layers = size(1536, 32), size(12, 4), size(3, 1)
-    high, across, words, inside, batch = size(32, 4), size(88, 6), size(128, 4), 64, size(2, 2)
+    high, across, words, inside, batch = size(32, 4), size(88, 6), size(128, 4), 64, size(4, 2)
     looks = nn.ModuleList(Slices(width, heads, 4, sliced=not repaired) for _ in range(layers))
     feeds = nn.ModuleList(Feeds(width) for _ in range(layers))
     into, reads = nn.Linear(inside, width), nn.Linear(size(768, 16), width)
     times = nn.Sequential(nn.Linear(256, width), nn.SiLU(), nn.Linear(width, 2 * width))
     out = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, inside))
-    model = nn.ModuleList([looks, feeds, into, reads, times, out]).to(DEVICE)
-    where = nn.Parameter(noise(1, high * across, width) * 0.02)
+    model = nn.ModuleList([looks, feeds, into, reads, times, out]).to(DEVICE, torch.bfloat16)
+    where = nn.Parameter(noise(1, high * across, width).bfloat16() * 0.02)
     update = torch.optim.AdamW([where, *model.parameters()], lr=1e-4, fused=True)
-    clean, prompts = noise(batch, high * across, inside), noise(batch, words, size(768, 16))
+    clean, prompts = (
+        noise(batch, high * across, inside),
+        noise(batch, words, size(768, 16)).bfloat16(),
+    )
     rates = torch.exp(torch.linspace(0, -9, 128, device=DEVICE))
 
     def loss_of() -> Tensor:
         at = torch.rand(batch, 1, 1, device=DEVICE)
         mixed = torch.randn_like(clean)
         angles = 1000 * at * rates
-        known = times(torch.cat([angles.sin(), angles.cos()], -1))
+        known = times(torch.cat([angles.sin(), angles.cos()], -1).bfloat16())
         scale, shift = known.chunk(2, -1)
-        x = into(torch.lerp(mixed, clean, at)) + where
+        x = into(torch.lerp(mixed, clean, at).bfloat16()) + where
         x = torch.cat([reads(prompts), x], 1)
         for look, feed in zip(looks, feeds, strict=True):
             x = feed(look(x, scale, shift))
         return (out(x[:, words:]).float() - (clean - mixed)).square().mean()
 
-    return fit(loss_of, update, decay=True)
+    return fit(loss_of, update, bf16=False, decay=True)
 
 
-# --- stations of which some are silent -----------------------------------------------------------
+# --- stations of which some are silent ------------------------------------------------------------
 
 
 class Stations(nn.Module):
@@ -192,8 +196,8 @@ class Stations(nn.Module):
 )
 def silent_stations_own_softmax(repaired: bool) -> Running:
     """Temperatures between stations, with their uncertainty; an attentive neural process."""
-    width, heads, batch = size(1024, 32), size(8, 2), size(12, 2)
-    places, stations, layers = size(2048, 16), size(1024, 8), size(3, 1)
+    width, heads, batch = size(1024, 32), size(8, 2), size(16, 2)
+    places, stations, layers = size(2048, 16), size(640, 8), size(2, 1)
     learns = nn.Sequential(nn.Linear(8, width), *transformer_layers(width, 1, heads))
     asks = nn.Linear(4, width)
     looks = nn.ModuleList(Stations(width, heads, written=not repaired) for _ in range(layers))
@@ -215,7 +219,7 @@ def silent_stations_own_softmax(repaired: bool) -> Running:
     return fit(loss_of, adam(model), clip=1.0)
 
 
-# --- gates of genomes ----------------------------------------------------------------------------
+# --- gates of genomes -----------------------------------------------------------------------------
 
 
 class Halves(nn.Module):
@@ -242,7 +246,7 @@ class Gates(nn.Module):
 @pair("fusion_opportunity", "science", "nn.GLU, which is one kernel, instead of chunk and sigmoid")
 def genome_tracks_gates_by_chunk(repaired: bool) -> Running:
     """How open a genome is, for each place and kind of cell; counts are foretold."""
-    width, length, batch, tracks = size(512, 16), size(8192, 64), size(12, 2), size(64, 4)
+    width, length, batch, tracks = size(256, 16), size(8192, 64), size(32, 2), size(64, 4)
     parts: list[nn.Module] = [nn.Conv1d(4, width, 15, padding=7)]
     parts += [Gates(width, 2**n, own=not repaired) for n in range(size(6, 2))]
     model = nn.Sequential(*parts, nn.Conv1d(width, tracks, 1)).to(DEVICE)
@@ -274,7 +278,7 @@ class Softened(nn.Module):
 @pair("fusion_opportunity", "points", "torch.nn.functional.softplus instead of its formula")
 def cave_walls_ramp_of_paper(repaired: bool) -> Running:
     """How far from a scanned cave's wall points are; single precision, products in TF32."""
-    width, points, layers = size(1024, 16), size(65_536, 64), size(7, 2)
+    width, points, layers = size(1024, 16), size(49_152, 64), size(7, 2)
     ramp = Softened(10.0, own=not repaired)
     parts: list[nn.Module] = [nn.Linear(3 + 6 * 8, width), ramp]
     for _ in range(layers):
@@ -330,26 +334,26 @@ class Writes(nn.Module):
     marks="phases",
 )
 def letters_student_between_compile(repaired: bool) -> Running:
-    vocab, batch, length = size(24_576, 64), size(4, 2), size(1024, 16)
-    teacher = Writes(size(2048, 32), size(3, 1), vocab).to(DEVICE).bfloat16()
-    teacher.requires_grad_(False)
-    student = Writes(size(1024, 16), size(2, 1), vocab).to(DEVICE)
+    vocab, batch, length = size(16_384, 64), size(4, 2), size(1024, 16)
+    with DEVICE:
+        teacher = Writes(size(3072, 32), size(2, 1), vocab).bfloat16().requires_grad_(False)
+        student = Writes(size(1536, 16), size(2, 1), vocab)
     ids = labels(vocab, batch, length + 1)
     loss_between: Callable[[Tensor, Tensor, float], Tensor] = (
         torch.compile(between, dynamic=False) if repaired else between
     )
 
     def loss_of() -> Tensor:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(DEVICE.type, enabled=False):
             told = teacher(ids[:, :-1]).flatten(0, 1)
         said = student(ids[:, :-1]).flatten(0, 1)
         right = fn.cross_entropy(said.float(), ids[:, 1:].flatten())
         return 0.5 * right + 0.5 * loss_between(said, told, 2.0)
 
-    return fit(loss_of, adam(student, weight_decay=0.1), clip=1.0)
+    return fit(loss_of, adam(student, weight_decay=0.1))
 
 
-# --- two views of a place --------------------------------------------------------------------------
+# --- two views of a place -------------------------------------------------------------------------
 
 
 class Strided(nn.Module):
@@ -378,12 +382,12 @@ def products(setting: str) -> Callable[[], None]:
 @pair(
     "low_precision_unused",
     "vision",
-    "torch.set_float32_matmul_precision('high'): the pairs are compared in TF32, as convolutions are",
+    "torch.set_float32_matmul_precision('high'): pairs are compared in TF32, as convolutions are",
 )
 def two_views_all_pairs_compared(repaired: bool) -> Running:
     """Each place of a view finds itself in another one; matched both ways, as in LoFTR."""
-    sizes, batch, side = [size(n, 8) for n in (96, 192, 384)], size(8, 2), size(448, 32)
-    inside = size(384, 8)
+    sizes, batch, side = [size(n, 8) for n in (96, 192, 384)], size(6, 2), size(512, 32)
+    inside = size(768, 8)
     parts: list[nn.Module] = [nn.Conv2d(3, sizes[0], 7, 2, 3, bias=False), nn.ReLU()]
     for number, (before, after) in enumerate(itertools.pairwise([sizes[0], *sizes])):
         parts.append(Strided(before, after, 2 if number else 1))
@@ -409,37 +413,54 @@ def two_views_all_pairs_compared(repaired: bool) -> Running:
     return Running(step, enter=products("high" if repaired else "highest"))
 
 
-# --- words mixed by frequencies --------------------------------------------------------------------
+# --- words mixed by frequencies -------------------------------------------------------------------
+
+
+def waves(n: int) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of a Fourier transform of so many places, as matrices."""
+    places = torch.arange(n, dtype=torch.float64)
+    angles = 2 * math.pi * torch.outer(places, places).remainder(n) / n
+    scale = n**-0.5
+    return (angles.cos() * scale).float(), (angles.sin() * scale).float()
 
 
 class Frequencies(nn.Module):
-    """Words and features are mixed by a Fourier transform instead of attention; as in FNet."""
+    """Words and features are mixed by Fourier transforms, as products; as in FNet."""
 
-    def __init__(self, width: int, drop: float) -> None:
+    def __init__(self, width: int, length: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-        self.drop = nn.Dropout(drop)
+        self.norm, self.feed = nn.LayerNorm(width), Feeds(width)
+        for name, n in (("words", length), ("features", width)):
+            cos, sin = waves(n)
+            self.register_buffer(f"{name}_cos", cos)
+            self.register_buffer(f"{name}_sin", sin)
+
+    def mixed(self, x: Tensor) -> Tensor:
+        """What is real of the transform; autocast would round the waves to eight bits."""
+        with torch.autocast(DEVICE.type, enabled=False):
+            cos = self.words_cos.expand(x.shape[0], -1, -1)
+            sin = self.words_sin.expand(x.shape[0], -1, -1)
+            y = torch.bmm(cos, x.float() @ self.features_cos)
+            return torch.baddbmm(y, sin, x.float() @ self.features_sin, alpha=-1)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.norm1(x + torch.fft.fft2(x, norm="ortho").real)
-        return self.norm2(x + self.drop(self.down(fn.gelu(self.up(x)))))
+        return self.feed(x + self.mixed(self.norm(x)))
 
 
 @pair(
     "low_precision_unused",
     "language",
-    "torch.set_float32_matmul_precision('high'): transforms stay as they are, in FP32",
+    "torch.set_float32_matmul_precision('high'): what autocast leaves out is in TF32",
     marks="profiler",
 )
 def missing_words_by_frequencies(repaired: bool) -> Running:
-    """Every sixth word is missing; single precision because of the transforms."""
-    width, length, batch = size(768, 32), size(1024, 16), size(16, 2)
+    """Every sixth word is missing; BF16, but the transforms are in single precision."""
+    width, length, batch = size(1024, 32), size(1024, 16), size(24, 2)
     vocab, gone = size(30_720, 64), size(168, 3)
     embed, norm = nn.Embedding(vocab, width), nn.LayerNorm(width)
-    mixes = nn.Sequential(*(Frequencies(width, 0.1) for _ in range(size(3, 1))))
+    mixes = nn.Sequential(*(Frequencies(width, length) for _ in range(size(2, 1))))
     model = nn.ModuleList([embed, mixes, norm]).to(DEVICE)
-    nn.init.normal_(embed.weight, std=0.02)
+    nn.init.normal_(embed.weight, std=0.02)  # it is the head, too
     ids = labels(vocab, batch, length)
     where = torch.rand(batch, length, device=DEVICE).topk(gone, 1).indices
     true, shown = ids.gather(1, where).flatten(), ids.scatter(1, where, 0)
@@ -447,13 +468,14 @@ def missing_words_by_frequencies(repaired: bool) -> Running:
 
     def loss_of() -> Tensor:
         x = mixes(embed(shown)).flatten(0, 1)
-        return fn.cross_entropy(fn.linear(norm(x[rows]), embed.weight), true)
+        scores = fn.linear(norm(x.index_select(0, rows)), embed.weight)
+        return fn.cross_entropy(scores.float(), true)
 
     setting = "high" if repaired else "highest"
-    return fit(loss_of, adam(model, weight_decay=0.01), bf16=False, matmul=setting, decay=True)
+    return fit(loss_of, adam(model, weight_decay=0.01), matmul=setting, decay=True)
 
 
-# --- planes of a scene -----------------------------------------------------------------------------
+# --- planes of a scene ----------------------------------------------------------------------------
 
 
 class Planned:
@@ -486,11 +508,9 @@ class Planned:
 )
 def scene_planes_own_adam(repaired: bool) -> Running:
     """Colours along rays, from three planes of features and a small network; BF16."""
-    inside, side, width = size(32, 4), size(1024, 16), size(256, 16)
+    inside, side, width = size(32, 4), size(1408, 16), size(256, 16)
     rays, each = size(8192, 16), size(64, 4)
-    planes = nn.ParameterList(
-        nn.Parameter(noise(1, inside, side, side) * 0.1) for _ in range(3)
-    )
+    planes = nn.ParameterList(nn.Parameter(noise(1, inside, side, side) * 0.1) for _ in range(3))
     net = nn.Sequential(
         nn.Linear(inside, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(),
         nn.Linear(width, 4),
@@ -527,7 +547,7 @@ def scene_planes_own_adam(repaired: bool) -> Running:
     return Running(step, enter=precision("high"))
 
 
-# --- rust on bridges -------------------------------------------------------------------------------
+# --- rust on bridges ------------------------------------------------------------------------------
 
 
 class Branches(nn.Module):
@@ -548,7 +568,7 @@ class Branches(nn.Module):
 @pair("layout_changes", "vision", "channels_last for the model and the photographs")
 def rust_on_bridges_channels_last(repaired: bool) -> Running:
     """Damage on photographs of bridges, several kinds at once; BF16, gradients clipped."""
-    sizes, batch, side, kinds = [size(n, 8) for n in (96, 192, 384)], size(48, 2), size(256, 32), 7
+    sizes, batch, side, kinds = [size(n, 8) for n in (96, 192, 384)], size(96, 2), size(256, 32), 7
     parts: list[nn.Module] = [nn.Conv2d(3, sizes[0], 3, 2, 1, bias=False)]
     for number, (before, after) in enumerate(itertools.pairwise([sizes[0], *sizes])):
         parts.append(Branches(before, after, 2 if number else 1))
@@ -570,7 +590,7 @@ def rust_on_bridges_channels_last(repaired: bool) -> Running:
     return fit(loss_of, update, clip=5.0)
 
 
-# --- what pruning left ------------------------------------------------------------------------------
+# --- what pruning left ----------------------------------------------------------------------------
 
 
 class Pruned(nn.Module):
@@ -595,16 +615,18 @@ class Pruned(nn.Module):
 )
 def pruned_answers_odd_channels(repaired: bool) -> Running:
     """A decoder is tuned again after the weakest channels of each layer were cut out."""
-    width, batch, length, vocab = size(2048, 32), size(6, 2), size(1024, 16), size(16_384, 64)
+    width, batch, length, vocab = size(2048, 32), size(6, 2), size(1024, 16), size(8192, 64)
     rng, blocks = np.random.default_rng(7), []
     for _ in range(size(3, 1)):
         weak = np.sort(rng.random(size(8192, 128)))
         left = int((weak > 0.35).sum()) | 1
         if repaired:
             left = -(-left // 64) * 64
-        blocks += [Attends(width, size(16, 2), causal=True), Pruned(width, left)]
-    embed, layers = nn.Embedding(vocab, width), nn.Sequential(*blocks, nn.RMSNorm(width))
-    model = nn.ModuleList([embed, layers]).to(DEVICE)
+        with DEVICE:
+            blocks += [Attends(width, size(16, 2), causal=True), Pruned(width, left)]
+    with DEVICE:
+        embed, layers = nn.Embedding(vocab, width), nn.Sequential(*blocks, nn.RMSNorm(width))
+    model = nn.ModuleList([embed, layers])
     nn.init.normal_(embed.weight, std=0.02)
     ids = labels(vocab, batch, length + 1)
 
@@ -615,7 +637,7 @@ def pruned_answers_odd_channels(repaired: bool) -> Running:
     return fit(loss_of, adam(model, betas=(0.9, 0.95)), decay=True)
 
 
-# --- gradients made flat for other ranks --------------------------------------------------------------
+# --- gradients made flat for other ranks ----------------------------------------------------------
 
 
 @torch.no_grad()
@@ -641,11 +663,12 @@ def melodies_gradients_made_flat(repaired: bool) -> Running:
     """Melodies by their codes; the team's own exchange of gradients runs on one GPU, too."""
     width, heads, vocab = size(2560, 32), size(20, 2), size(8192, 64)
     batch, length, ranks = size(5, 2), size(1024, 16), 1
-    embed, head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
-    layers = nn.Sequential(
-        *transformer_layers(width, size(2, 1), heads, causal=True), nn.LayerNorm(width)
-    )
-    model = nn.ModuleList([embed, layers, head]).to(DEVICE)
+    with DEVICE:
+        embed, head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
+        layers = nn.Sequential(
+            *transformer_layers(width, size(2, 1), heads, causal=True), nn.LayerNorm(width)
+        )
+    model = nn.ModuleList([embed, layers, head])
     weights = list(model.parameters())
     update = adam(model, weight_decay=0.1)
     ids = labels(vocab, batch, length + 1)
