@@ -144,7 +144,7 @@ LENGTHS = (256, 512, 768, 1024)
 )
 def job_quarters_of_sorted_texts(repaired: bool) -> Running:
     lengths = [size(length, length // 64) for length in LENGTHS]
-    vocab, width, rows = size(8192, 50), size(1536, 32), size(12, 4)
+    vocab, width, rows = size(6144, 50), size(1536, 32), size(16, 4)
     every = sorted(length for length in lengths for _ in range(rows))  # of all ranks
     mine = every[RANK::WORLD] if repaired else every[RANK * rows :][:rows]
     groups = Groups([(length, mine.count(length)) for length in lengths])
@@ -216,7 +216,7 @@ def job_expert_of_silence(repaired: bool) -> Running:
     "DistributedDataParallel instead of a sum of each gradient after the backward pass",
 )
 def job_seismic_sums_after_backward(repaired: bool) -> Running:
-    samples, places, width, rows = size(250, 10), size(512, 8), size(2560, 32), size(12, 2)
+    samples, places, width, rows = size(256, 10), size(512, 8), size(2560, 32), size(12, 2)
     model = Filled(samples, places, width, size(3, 1)).to(DEVICE)
     net = ddp(model, gradient_as_bucket_view=True) if repaired else model
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=not SMALL)
@@ -244,8 +244,8 @@ def job_seismic_sums_after_backward(repaired: bool) -> Running:
 )
 def job_no_sync_around_backward(repaired: bool) -> Running:
     """Forward is outside of no_sync(), so that DistributedDataParallel sums all the same."""
-    vocab, width, rows, length, pieces = size(57_344, 80), size(2048, 32), size(32, 4), 128, 4
-    length = size(length, 8)
+    vocab, width = size(57_344, 80), size(2048, 32)
+    pieces, rows, length = 4, size(40, 4), size(128, 8)
     model = Sentences(vocab, width, size(2, 1)).to(DEVICE)
     net = ddp(model, gradient_as_bucket_view=True)
     optimizer = torch.optim.AdamW(net.parameters(), lr=5e-5, fused=True)
