@@ -34,7 +34,7 @@ TOGETHER = 1 if SMALL else 4
 """Jobs that are prepared at the same time."""
 MODULES = (
     *("job_programs", "sixth_job_programs", "eighth_job_programs", "ninth_job_programs"),
-    "tenth_job_programs",
+    *("tenth_job_programs", "eleventh_job_programs"),
 )
 
 
