@@ -50,6 +50,7 @@ SETS = (
     *("eighth_rare", "eighth_more", "eighth_last"),
     *("ninth", "ninth_signals", "ninth_sounds", "ninth_hosts"),
     *("tenth", "tenth_tables", "tenth_pictures", "tenth_late", "tenth_wide"),
+    "eleventh_mixed",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
