@@ -39,7 +39,7 @@ class Settling(nn.Module):
         self.into, self.head = nn.Linear(inside, width), nn.Linear(width, classes)
         self.mix = nn.Linear(width, width, bias=False)
         nn.init.orthogonal_(self.mix.weight, 0.9)
-        self.most, self.close, self.asks = size(24, 4), 1e-9, asks
+        self.most, self.close, self.asks = size(24, 4), 1e-4, asks
         self.moved = torch.zeros(())
 
     def layer(self, links: Tensor, given: Tensor, states: Tensor) -> Tensor:
@@ -65,7 +65,7 @@ class Settling(nn.Module):
     "the layer is applied 24 times; how far states moved stays on the device for the log",
 )
 def states_settle_on_dense_graphs(repaired: bool) -> Running:
-    batch, nodes, width, classes = size(16, 2), size(2048, 16), size(512, 8), 20
+    batch, nodes, width, classes = size(10, 2), size(2048, 16), size(512, 8), 20
     model = Settling(size(128, 8), width, classes, asks=not repaired).to(DEVICE)
     links = (torch.rand(batch, nodes, nodes, device=DEVICE) < 16 / nodes).float()
     links = links + torch.eye(nodes, device=DEVICE)
@@ -182,7 +182,7 @@ class Oceans(nn.Module):
 def sea_depths_no_buffer(repaired: bool) -> Running:
     batch, fields, tall, wide = size(2, 1), size(6, 2), size(512, 16), size(1024, 32)
     always = torch.randn(size(16, 3), tall, wide)
-    model = Oceans(fields, size(64, 4), size(3, 1), size(32, 3), always, moves=repaired).to(DEVICE)
+    model = Oceans(fields, size(64, 4), size(2, 1), size(32, 3), always, moves=repaired).to(DEVICE)
     now, later = noise(batch, fields, tall, wide), noise(batch, fields, tall, wide)
     heights = torch.linspace(-1.5, 1.5, tall, device=DEVICE).cos()[:, None]
 
@@ -248,7 +248,7 @@ class Denoiser(nn.Module):
 )
 def cleaned_pictures_shown_by_cpu(repaired: bool) -> Running:
     batch, side = size(24, 2), size(128, 16)
-    model = Denoiser(size(96, 8), size(3, 2)).to(DEVICE)
+    model = Denoiser(size(64, 8), size(3, 2)).to(DEVICE)
     x = noise(batch, 3, side, side)
     update = adam(model)
     strip = (3 * batch, 3, side, side)
@@ -513,7 +513,7 @@ class Fades(nn.Module):
     def __init__(self, width: int, heads: int, chunk: int, chunks: int) -> None:
         super().__init__()
         self.heads, self.chunk, self.chunks = heads, chunk, chunks
-        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.gate = nn.Linear(width, width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
@@ -542,7 +542,7 @@ class Fades(nn.Module):
         states = (self.between @ added.flatten(-2)).view_as(added)
         h = near + (q * self.since) @ states
         h = h.permute(0, 2, 3, 1, 4).reshape(b, t, d)
-        x = x + self.out(fn.rms_norm(h, (d,)) * fn.silu(self.gate(y)))
+        x = x + self.out(fn.layer_norm(h, (d,)) * fn.silu(self.gate(y)))
         return x + self.down(fn.silu(self.up(self.norm2(x))))
 
 
@@ -598,7 +598,7 @@ def recurrence_roots_every_5(repaired: bool) -> Running:
     batch, chunk, chunks = size(5, 2), size(256, 4), size(8, 4)
     layers = [Fades(width, heads, chunk, chunks) for _ in range(size(2, 1))]
     model = nn.Sequential(
-        nn.Embedding(vocab, width), *layers, nn.RMSNorm(width),
+        nn.Embedding(vocab, width), *layers, nn.LayerNorm(width, bias=False),
         nn.Linear(width, vocab, bias=False),
     ).to(DEVICE)  # fmt: skip
     wide = [part.weight for one in layers for part in (one.qkv, one.gate, one.out, one.up)]
@@ -697,7 +697,7 @@ class Reads(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.norm1, self.norm2 = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.norm1, self.norm2 = nn.LayerNorm(width, bias=False), nn.LayerNorm(width, bias=False)
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.up = nn.Linear(width, 4 * width, bias=False)
@@ -717,9 +717,13 @@ class Reads(nn.Module):
     "AdamW(fused=True) for the groups of layers, instead of foreach=False to save memory",
 )
 def rewards_layer_rates_adam_loop(repaired: bool) -> Running:
-    width, vocab, answers = size(2048, 16), size(8192, 64), 4
+    width, vocab, answers = size(2048, 16), size(24_576, 64), 3
     batch, length = size(2, 1) * answers, size(1024, 16)
-    embed, norm, head = nn.Embedding(vocab, width), nn.RMSNorm(width), nn.Linear(width, 1)
+    embed, norm, head = (
+        nn.Embedding(vocab, width),
+        nn.LayerNorm(width, bias=False),
+        nn.Linear(width, 1),
+    )
     layers = [Reads(width, size(16, 2)) for _ in range(size(2, 1))]
     model = nn.Sequential(embed, *layers, norm).to(DEVICE)
     head.to(DEVICE)
