@@ -537,10 +537,10 @@ class Fades(nn.Module):
         parts = self.qkv(y).view(b, self.chunks, self.chunk, 3, self.heads, d // self.heads)
         q, k, v = parts.permute(3, 0, 4, 1, 2, 5)
         k = k * (d // self.heads) ** -0.5
-        near = (q @ k.transpose(-1, -2) * self.within) @ v
-        added = (k * self.until).transpose(-1, -2) @ v
+        near = (q @ k.transpose(-1, -2) * self.within.to(q.dtype)) @ v
+        added = (k * self.until.to(k.dtype)).transpose(-1, -2) @ v
         states = (self.between @ added.flatten(-2)).view_as(added)
-        h = near + (q * self.since) @ states
+        h = near + (q * self.since.to(q.dtype)) @ states
         h = h.permute(0, 2, 3, 1, 4).reshape(b, t, d)
         x = x + self.out(fn.layer_norm(h, (d,)) * fn.silu(self.gate(y)))
         return x + self.down(fn.silu(self.up(self.norm2(x))))
@@ -581,7 +581,7 @@ class Whitened:
         y = y / 1.05
         same = self.same.expand_as(y)
         z = same.clone()
-        for _ in range(size(16, 4)):
+        for _ in range(size(24, 4)):
             turn = torch.baddbmm(same, z, y, beta=1.5, alpha=-0.5)
             y, z = torch.bmm(y, turn), torch.bmm(turn, z)
         self.roots = z
