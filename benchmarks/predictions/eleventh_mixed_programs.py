@@ -797,7 +797,7 @@ def birds_books_of_codes_graph(repaired: bool) -> Running:
     quiet = size(128, 8)
     model = nn.ModuleList(
         [
-            coder, nn.Linear(width * 2**levels, quiet), Codes(quiet, size(1024, 16), size(16, 2)),
+            coder, nn.Linear(width * 2**levels, quiet), Codes(quiet, size(1024, 16), size(20, 2)),
             nn.Linear(quiet, width * 2**levels), back,
         ]
     ).to(DEVICE)  # fmt: skip
