@@ -342,6 +342,9 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     parser.add_argument("--module", default="", help="whose programs; all if empty")
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument(
+        "--together", type=int, default=TOGETHER, help="pairs prepared at once, as memory allows"
+    )
     parser.add_argument("--part", default="0/1", help="I/N: every N-th pair, from the I-th on")
     given = parser.parse_args()
     if given.mode == "all":
@@ -351,7 +354,7 @@ def main() -> None:
         chosen = (compiled if number == 0 else []) + every[len(compiled) :][number::of]
         if given.names:
             chosen = [p for p in every if p.name in given.names]
-        everything(chosen, given.out, given.seconds, command, TOGETHER)
+        everything(chosen, given.out, given.seconds, command, given.together)
         return
     program = programs()[given.names[0]]
     __import__("models").precision("high")()
