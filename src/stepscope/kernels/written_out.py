@@ -19,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.intervals.distinct import among
-from stepscope.kernels.categories import classify
+from stepscope.intervals.distinct import among, distinct_values
+from stepscope.kernels.categories import KernelClass, classify
 from stepscope.kernels.kernels import CATEGORY_NAMES, PHASES, Kernels, Repair
 from stepscope.kernels.merging import LIKE_THE_LONGEST, launched_elements
 from stepscope.kernels.runs import SAME_SIZE, compiled
@@ -37,7 +37,7 @@ _LETTERS: Final = (
     ("t", re.compile(r"^tanh$")),
     ("e", re.compile(r"^erf$")),
     ("x", re.compile(r"^exp$")),
-    ("l", re.compile(r"^log$")),
+    ("l", re.compile(r"^log(1p)?$")),
     ("q", re.compile(r"^r?sqrt$", re.IGNORECASE)),
     ("p", re.compile(r"^pow_tensor_scalar$")),
     ("m", re.compile(r"^(mul|multiplies)$", re.IGNORECASE)),
@@ -55,12 +55,13 @@ class Function:
 
     Attributes:
         name: of the library's function.
-        forward: letters of its kernels (``_LETTERS``; r a sum or mean, M the largest, c a copy).
+        forward: letters of its kernels (``_LETTERS``; r a sum or mean, M the largest, c a copy or
+            cast, k tensors put side by side).
         backward: those of its gradient; None where they depend on how it is written.
         passes: tensors of its size that the library reads and writes in a call and in its gradient;
             for a norm the least.
         norm: whether it divides by a deviation.
-        own_gradient: whether its gradient tells it from another function.
+        own_gradient: whether its gradient tells it from another function that is written alike.
     """
 
     name: str
@@ -101,7 +102,17 @@ FUNCTIONS: Final = (
         re.compile(rb"(?:mc*){0,3}pc*nc*(?:mc*)?xc*(?:[mda]c*){2,5}"),
         (2.0, 3.0),
     ),
-    # a gate is the product with another tensor's sigmoid: nothing is added to its gradient
+    Function(
+        "softplus",
+        re.compile(rb"(?:mc*)?xc*(?:ac*)?l(?:c*[md])?"),
+        re.compile(rb"(?:mc*)?dc*mc*m?"),
+        (2.0, 3.0),
+    ),
+    # of chunks, whose gradients are put side by side again
+    Function(
+        "glu", re.compile(rb"sc*m"), re.compile(rb"mc*mc*Sc*k"), (3.0, 5.0), own_gradient=True
+    ),
+    # another gate is the product with a tensor's sigmoid: nothing is added to its gradient
     Function(
         "silu", re.compile(rb"sc*m"), re.compile(rb"mc*mc*Sc*a"), (2.0, 3.0), own_gradient=True
     ),
@@ -227,9 +238,7 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
 def _as_text(kernels: Kernels, taken: BoolArray) -> tuple[IntArray, bytes]:
     """Kernels in the order of enqueueing as letters, and the row of each; -1 for a separator."""
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
-    of_name = np.array(
-        [ord(_letter(c.category, c.operation)) for c in kernels.classes] + [_NONE], np.uint8
-    )
+    of_name = np.array([ord(_letter(c)) for c in kernels.classes] + [_NONE], np.uint8)
     letters = of_name[kernels.gpu.ops["name"][order]]
     letters[~compiled(kernels)[order] | taken[order]] = _NONE
     thread, phase = kernels.attribution.thread[order], kernels.phase[order]
@@ -237,15 +246,15 @@ def _as_text(kernels: Kernels, taken: BoolArray) -> tuple[IntArray, bytes]:
     return np.insert(order, apart, -1), np.insert(letters, apart, _NONE).tobytes()
 
 
-def _letter(category: str, operation: str) -> str:
+def _letter(kernel: KernelClass) -> str:
     """The letter of a kernel."""
-    if category == "copy":
-        return "c"
-    if category == "reduction":
-        return "M" if _LARGEST.search(operation) else "r"
-    if category != "elementwise":
+    if kernel.category == "copy":
+        return "k" if "CatArray" in kernel.label else "c"
+    if kernel.category == "reduction":
+        return "M" if _LARGEST.search(kernel.operation) else "r"
+    if kernel.category != "elementwise":
         return _OTHER
-    return next((letter for letter, what in _LETTERS if what.search(operation)), _OTHER)
+    return next((one for one, what in _LETTERS if what.search(kernel.operation)), _OTHER)
 
 
 def _calls(text: bytes) -> _Calls:
@@ -282,16 +291,21 @@ def _of_one_size(kernels: Kernels, rows: IntArray, calls: _Calls) -> BoolArray:
 
 
 def _told(calls: _Calls, alike: BoolArray) -> _Calls:
-    """Calls of functions that are told from others."""
-    keep = np.ones(len(calls.first), bool)
-    for number, function in enumerate(FUNCTIONS):
-        mine = calls.function == number
-        if function.own_gradient:
-            keep &= ~mine | alike | calls.back
-            forward = int((mine & ~calls.back & alike).sum())
-            if int((mine & calls.back).sum()) < _OF_CALLS * max(forward, 1):
-                keep &= ~mine
-    return _Calls(calls.first[keep], calls.last[keep], calls.function[keep], calls.back[keep])
+    """The same without those that may be of another function.
+
+    Of functions that are written alike forwards the one whose gradients are there is meant, where
+    nearly all calls have them. What looks like gradients of a function that is not there is none.
+    """
+    gated = [number for number, function in enumerate(FUNCTIONS) if function.own_gradient]
+    of_gate = among(calls.function, gated)
+    forward = of_gate & ~calls.back & alike
+    gradients = [int(((calls.function == number) & calls.back).sum()) for number in gated]
+    meant = gated[int(np.argmax(gradients))]
+    enough = max(gradients) >= _OF_CALLS * max(int(forward.sum()), 1)
+    function = np.where(forward, meant, calls.function)
+    keep = ~of_gate | (forward | (calls.back & (function == meant))) & enough
+    keep &= among(function, distinct_values(function[~calls.back]).tolist())
+    return _Calls(calls.first[keep], calls.last[keep], function[keep], calls.back[keep])
 
 
 def _library_ns(
@@ -360,7 +374,7 @@ def _means(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> Floa
     is launched for all of them, up to whole blocks.
     """
     grid = kernels.grid
-    root = np.array([_letter(c.category, c.operation) == "q" for c in kernels.classes] + [False])
+    root = np.array([_letter(c) == "q" for c in kernels.classes] + [False])
     sums = _first_of(call, kernels.in_category("reduction")[rows], count)
     roots = _first_of(call, root[kernels.gpu.ops["name"][rows]], count)
     one_each = grid["grid_x"][rows[sums]].astype(np.float64)
@@ -423,7 +437,7 @@ def _gradients(kernels: Kernels, rows: IntArray, text: bytes, claimed: IntArray)
     spent = np.where(free, kernels.duration_ns[row], 0)
     backward = np.where(rows >= 0, kernels.phase[row], -1) == PHASES.index("backward")
     calls_ns = int(kernels.duration_ns[rows[claimed]].sum())
-    another = ~backward & ~among(letters, [*b"ac", _NONE])
+    another = ~backward & ~among(letters, [*b"ack", _NONE])
     if int(spent[another].sum()) > _ELSE * calls_ns:
         return np.zeros(0, np.int64)
     # the sums behind products and convolutions are the gradients of biases

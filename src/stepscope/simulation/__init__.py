@@ -15,6 +15,7 @@ from stepscope.simulation.changes import (
     RemoveOps,
     ScaleKernels,
     ScaleOps,
+    WithoutSums,
 )
 from stepscope.simulation.model import Prediction, Simulation
 from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
@@ -39,4 +40,5 @@ __all__ = [
     "ScaleKernels",
     "ScaleOps",
     "Simulation",
+    "WithoutSums",
 ]

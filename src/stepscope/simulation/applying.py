@@ -74,6 +74,8 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
         case edit.OverlapCommunication():
             after = overlap.overlap_communication(subject, change, bound)
             count = int(subject.program.communication.sum())
+        case edit.WithoutSums():
+            after, count = overlap.without_sums(subject, change, bound)
         case edit.ScaleKernels():
             after, count = scale_kernels(subject, change)
         case edit.LoadedBeside(more):
@@ -93,6 +95,7 @@ _OPEN: Final = (
     | edit.CallCompiled
     | edit.LoadedBeside
     | edit.OverlapCommunication
+    | edit.WithoutSums
     | edit.DeviceLike
     | edit.EvenWork
     | Edit

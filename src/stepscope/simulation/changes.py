@@ -159,6 +159,24 @@ class OverlapCommunication:
 
 
 @dataclass(frozen=True)
+class WithoutSums:
+    """Certain sums of gradients are gone, and the compute beside them is as quick as alone.
+
+    Attributes:
+        ops: ``gpu_op.id`` of the sums.
+        rank: the rank whose operations they are; None where there is only one.
+    """
+
+    ops: tuple[int, ...]
+    rank: int | None = None
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        return f"{len(self.ops):,} sums of gradients are left out"
+
+
+@dataclass(frozen=True)
 class RankLike:
     """One rank takes the time that the median of the others takes for the same part of a step.
 
@@ -213,6 +231,7 @@ Change = (
     | CallCompiled
     | LoadedBeside
     | OverlapCommunication
+    | WithoutSums
     | RankLike
     | DeviceLike
     | EvenWork

@@ -6,10 +6,11 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.intervals import overlap_per_window
-from stepscope.simulation.changes import Bound, OverlapCommunication
+from stepscope.intervals import overlap_per_window, union
+from stepscope.intervals.distinct import among
+from stepscope.simulation.changes import Bound, OverlapCommunication, WithoutSums
 from stepscope.simulation.program import LAUNCH, MARK, Program
-from stepscope.simulation.subject import Subject, on_own_stream
+from stepscope.simulation.subject import Subject, on_own_stream, without_items
 from stepscope.trace.frame import BoolArray, IntArray
 
 SLOWED: Final[dict[Bound, float]] = {"low": 0.1, "expected": 0.45, "high": 0.8}
@@ -73,6 +74,27 @@ def overlap_communication(subject: Subject, change: OverlapCommunication, bound:
         duration_ns=duration,
         hosted=hosted,
     )
+
+
+_OTHER_END: Final[dict[Bound, Bound]] = {"low": "high", "expected": "expected", "high": "low"}
+
+
+def without_sums(subject: Subject, change: WithoutSums, bound: Bound) -> tuple[Subject, int]:
+    """Certain sums of gradients are gone, and how many: the compute beside is slowed no more."""
+    if change.rank is not None and change.rank != subject.rank:
+        return subject, 0
+    program, ops = subject.program, subject.gpu.ops
+    gone = subject.of_ops(among(ops["id"], np.array(change.ops, np.int64)))
+    rows = program.op[gone]
+    busy = union(ops["start_ns"][rows], ops["end_ns"][rows])
+    plain = np.flatnonzero((program.op >= 0) & ~program.communication)
+    own = program.op[plain]
+    beside = overlap_per_window(busy, ops["start_ns"][own], ops["end_ns"][own])
+    duration = program.duration_ns.copy()
+    share = SLOWED[_OTHER_END[bound]]  # what slows most, leaves most when it is gone
+    duration[plain] -= np.rint(share * np.minimum(beside, duration[plain])).astype(np.int64)
+    after = without_items(subject.becomes(duration_ns=duration), gone, "launching")
+    return after, int(gone.sum())
 
 
 def _needed(subject: Subject, gradients: bool) -> list[tuple[int, int]]:

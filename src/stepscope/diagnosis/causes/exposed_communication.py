@@ -12,7 +12,8 @@ from stepscope.diagnosis.collective_figures import (
     busiest_use,
     position,
 )
-from stepscope.simulation import OverlapCommunication
+from stepscope.kernels.accumulation import repeated_sums
+from stepscope.simulation import OverlapCommunication, WithoutSums
 
 _ID = "exposed_communication"
 
@@ -66,6 +67,10 @@ _ADVICE = {
         "limit the tokens an expert may get, and keep the groups inside one NVLink domain",
     ],
 }
+_NO_SYNC: Final = (
+    "sum gradients once a step: all micro-batches but the last inside no_sync(), forward pass and "
+    "backward pass both (DistributedDataParallel decides in the forward pass)"
+)
 _OTHERWISE = [
     "let communication begin as soon as its data is ready, on its own stream, and wait for it only "
     "where the result is used",
@@ -107,18 +112,37 @@ def detect(case: Case) -> Detection | None:
     if bandwidth is not None:
         figures.append(bandwidth)
         message += "; the bus bandwidth is {bus_bandwidth}"
+    repeated = _repeated_sums(case) if use == "data_parallel" else []
+    if repeated:
+        message += (
+            "; each of a step's backward passes sums the gradients, where those of the last would "
+            "do; the prediction is for that"
+        )
     return Detection(
         time_ns=time,
         direct_ns=min(time, alone),
         message=message,
-        recommendations=_ADVICE.get(use, _OTHERWISE),
+        recommendations=[*([_NO_SYNC] if repeated else []), *_ADVICE.get(use, _OTHERWISE)],
         figures=figures,
         floor_ns=max(compute, _hosts_need(case, c, "expected")),
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
-        change=OverlapCommunication(_OF.get(use, "any")),
-        max_gain_ns=time,  # what a rank waits for another one stays
+        change=repeated[0] if repeated else OverlapCommunication(_OF.get(use, "any")),
+        also=tuple(repeated[1:]),
+        max_gain_ns=None if repeated else time,  # what a rank waits for another one stays
     )
+
+
+def _repeated_sums(case: Case) -> list[WithoutSums]:
+    """The sums of gradients that each rank makes too often; none where any makes them once."""
+    cases = case.job.cases
+    found = [repeated_sums(each.explanation.kernels) for each in cases]
+    if not all(map(len, found)):
+        return []
+    return [
+        WithoutSums(tuple(each.explanation.gpu.ops["id"][rows].tolist()), each.rank)
+        for each, rows in zip(cases, found, strict=True)
+    ]
 
 
 def _hosts_need(case: Case, c: Collectives, bound: Literal["expected", "low"]) -> float:
@@ -176,7 +200,9 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step without the exposed transfer, at best by as much as there is compute without "
-        "communication beside it"
+        "communication beside it; where a step sums its gradients in several backward passes "
+        "(kernels/accumulation.py), the step with the sums of the last one alone, and without "
+        "what the others slow beside them"
     ),
     reference="NCCL and PyTorch DDP documentation on overlap; nccl-tests for bandwidths",
     # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step

@@ -1,0 +1,89 @@
+"""Sums of gradients that a step makes more than once, as it accumulates gradients.
+
+``DistributedDataParallel`` sums gradients over the ranks in every backward pass. Where a step has
+several of them before its update, the sums of the last one would do: the others belong under
+``no_sync()``, which has to hold the forward pass as well.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from stepscope.intervals.distinct import with_counts
+from stepscope.kernels.kernels import PHASES, Kernels
+from stepscope.trace.frame import AnyArray, IntArray
+
+_SUM: Final = re.compile("AllReduce", re.IGNORECASE)
+_SMALL: Final = 0.02
+"""Sums that take this part of a step's longest one are of a loss or a norm, not of gradients."""
+_ALIKE: Final = 0.2
+"""Time that the passes of a step may differ by, forward and in their sums, as a share."""
+
+
+def repeated_sums(kernels: Kernels) -> IntArray:
+    """Rows of ``GPU.ops`` of the sums of gradients of all backward passes of a step but the last.
+
+    Passes are told by the forward work between their sums. They are those of one batch in pieces:
+    the same in each step, with as many sums each, as long forward work, and no update between.
+
+    Args:
+        kernels: the device's kernels.
+
+    Returns:
+        Ascending; empty where gradients are summed once.
+    """
+    none = np.zeros(0, np.int64)
+    order = kernels.order[kernels.steady[kernels.order] & kernels.gpu.is_kernel[kernels.order]]
+    step, spent = kernels.step[order], kernels.duration_ns[order]
+    is_sum = (kernels.gpu.is_communication & kernels.gpu.ops.matches("name", _SUM))[order]
+    longest = np.zeros(int(step.max(initial=-1)) + 1, np.int64)
+    np.maximum.at(longest, step[is_sum], spent[is_sum])
+    is_sum &= spent >= _SMALL * longest[step]
+    phase = kernels.phase[order]
+    heavy = kernels.in_category("matmul", "convolution", "attention")[order]
+    forward = heavy & (phase == PHASES.index("forward"))
+    update = phase == PHASES.index("optimizer")
+    sums = np.flatnonzero(is_sum)
+    if not len(sums):
+        return none
+    # a pass begins with the first sum behind forward work
+    worked = np.concatenate(([0], np.cumsum(np.where(forward, spent, 0))))
+    updated = np.concatenate(([0], np.cumsum(update)))
+    begins = np.ones(len(sums), bool)
+    begins[1:] = (np.diff(worked[sums]) > 0) | (np.diff(step[sums]) > 0)
+    number = np.cumsum(begins) - 1
+    first = sums[begins]
+    passes = with_counts(step[first])[1]
+    count = int(np.median(passes))
+    # what is left of the step before the window comes first in it
+    left = np.repeat(np.cumsum(passes), passes) - np.arange(len(first))
+    whole = (left <= count) & np.repeat(passes >= count, passes)
+    if count < 2 or (passes == count).sum() < max(kernels.n_steady - 1, 2):
+        return none
+    of_pass = [
+        one[whole].reshape(-1, count)
+        for one in (
+            np.bincount(number),
+            np.bincount(number, spent[sums]),
+            np.diff(worked[first], prepend=0),
+            np.diff(updated[first], prepend=0),
+        )
+    ]
+    sent, time, ahead, updates = of_pass
+    time = np.median(time, axis=0)[None]  # a rank may wait for another one in any of them
+    # what lies ahead of a step's first pass belongs in part to the step before
+    if max(map(_spread, (sent, time, ahead[:, 1:]))) > _ALIKE or updates[:, 1:].any():
+        return none
+    again = np.zeros(len(first), bool)
+    again[np.flatnonzero(whole).reshape(-1, count)[:, :-1]] = True
+    found: IntArray = np.sort(order[sums[again[number]]])
+    return found
+
+
+def _spread(values: AnyArray) -> float:
+    """How far values of a row differ at most, as a share of their mean."""
+    mean = np.maximum(values.mean(axis=1), 1.0)
+    return float((np.ptp(values, axis=1) / mean).max(initial=0.0))
