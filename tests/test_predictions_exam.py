@@ -60,7 +60,7 @@ def test_stored_pairs_are_whole() -> None:
 
 
 def test_both_halves_are_large(exam: Any) -> None:
-    halves = [exam["program"].half(truth["written_after"], truth["name"]) for truth in truths()]
+    halves = [exam["program"].half(truth["written_after"]) for truth in truths()]
     assert min(halves.count("development"), halves.count("unseen")) >= 20
 
 

@@ -158,7 +158,7 @@ def _exam(scratch: Path) -> Iterator[Case]:
     """
     for file in sorted(CAPTURES.glob("*.json")):
         truth = json.loads(file.read_text())
-        if half(truth["written_after"], truth["name"]) != "development":
+        if half(truth["written_after"]) != "development":
             continue
         source = "own" if "own" in truth["recorded"] else "kineto"
         before, after = (statistics.mean(truth[side]["mean_ms"]) for side in ("before", "after"))

@@ -185,7 +185,7 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
     return Row(
         name=truth["name"],
         source=source,
-        half=half(truth["written_after"], truth["name"]),
+        half=half(truth["written_after"]),
         cause=truth["cause"],
         verdict=diagnosis.verdict,
         rank=place,
@@ -220,7 +220,7 @@ def score(name: str, source: str) -> Row:
 
 def half_of_pair(name: str) -> str:
     """The half that a stored pair belongs to."""
-    return half(json.loads((CAPTURES / f"{name}.json").read_text())["written_after"], name)
+    return half(json.loads((CAPTURES / f"{name}.json").read_text())["written_after"])
 
 
 def stored(half_of: str, sources: Sequence[str], names: Sequence[str]) -> list[tuple[str, str]]:

@@ -132,8 +132,10 @@ _OF_CALLS: Final = 0.8  # of a function's calls that have the gradient that tell
 _SURE: Final = (0.8, 1.0, 1.4)
 """What a call in the library takes of the estimate: least, usual, most."""
 _MEASURED_SMS: Final = 132  # what the rates of norms were measured on, an H100
-_FEW: Final = 16_384
+_FEW: Final = 6_144
 """Values with one mean from which on ``group_norm`` is meant rather than ``layer_norm``."""
+_WIDE: Final = 4_096
+"""Values of a row from which on ``layer_norm`` reads it again rather than keep it."""
 _EACH_BLOCK: Final = 1.25
 """Values a ns that the block reads which computes one mean and variance of ``group_norm``; a
 product's GPUs with other clocks differ less than the shapes do."""
@@ -361,9 +363,10 @@ def _norm_ns(
     group_ahead += np.maximum(2 * pass_ns, elements / (330 * sms))
     group_back = elements / np.minimum(280 * sms, _EACH_BLOCK * _CHANNELS * means)
     group_back += np.maximum(3 * pass_ns, elements / (220 * sms))
-    layer_ahead = 2 * pass_ns + np.where(centred, 1.1, 0.4) * means / sms
+    again = np.where(elements / means >= _WIDE, pass_ns, 0.0)
+    layer_ahead = 2 * pass_ns + again + np.where(centred, 1.1, 0.4) * means / sms
     summed = np.where(means > 2**16, 2.5 * pass_ns, np.where(centred, 4.5, 3.4) * means / sms)
-    layer_back = 3 * pass_ns + 0.4 * means / sms + np.maximum(2 * pass_ns, summed)
+    layer_back = 3 * pass_ns + 2 * again + 0.4 * means / sms + np.maximum(2 * pass_ns, summed)
     return np.where(several, group_ahead, layer_ahead), np.where(several, group_back, layer_back)
 
 
