@@ -192,14 +192,16 @@ class Fires(nn.Module):
         self.leak = nn.Parameter(torch.full((after, 1, 1), 0.5))
 
     def forward(self, x: Tensor) -> Tensor:
-        left: Tensor | None = None
+        was: tuple[Tensor, Tensor] | None = None
         all_fired = []
         for current in self.norm(self.conv(x)).chunk(self.moments):
-            charge = current if left is None else left + current
+            charge = current
+            if was is not None:  # who fired begins anew
+                charge = was[0] * self.leak * (1 - was[1]) + current
             slope = torch.sigmoid(4 * (charge - 1))
             fired = slope + ((charge >= 1).to(slope.dtype) - slope).detach()
             all_fired.append(fired)
-            left = charge * self.leak * (1 - fired)
+            was = charge, fired
         return torch.cat(all_fired)
 
 
