@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise, sgd
 from models import DEVICE, Attends, Feeds, endless, precision, size
-from program import Program, Running, phase
+from program import Program, Running
 from single_programs import entered
 from tenth_pictures_programs import scaled
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ class Cell(nn.Module):
 )
 def equilibrium_residuals_asked(repaired: bool) -> Running:
     """A deep equilibrium over patches: the solver may stop early, and never does; TF32."""
-    batch, places, inside = size(64, 2), size(256, 4), size(768, 12)
+    batch, places, inside = size(88, 2), size(256, 4), size(768, 12)
     width, wide, most, classes = size(1024, 16), size(2048, 32), size(24, 3), size(256, 4)
     into, cell = nn.Linear(inside, width), Cell(width, wide)
     last = nn.Linear(width, classes)
@@ -110,8 +110,8 @@ class Bar:
 
 @pair("host_sync", "series", "the bar is told the loss every 50 steps, not after each")
 def turbines_loss_in_the_bar(repaired: bool) -> Running:
-    """Hours that are left to turbines, of two dozen sensors, each with limits of its own."""
-    batch, length, sensors = size(96, 2), size(256, 8), size(24, 3)
+    """Hours that are left to turbines, of forty sensors, each with limits of its own."""
+    batch, length, sensors = size(80, 2), size(256, 8), size(40, 3)
     width, heads = size(1536, 16), size(24, 2)
     limits = [(-3.0 - 0.1 * i, 3.0 + 0.1 * i, 0.2 * i, 1.0 + 0.05 * i) for i in range(sensors)]
     layers: list[nn.Module] = [nn.Linear(sensors, width)]
@@ -501,8 +501,8 @@ class Unrolled(nn.Module):
 )
 def knee_slices_lines_left_out_main(repaired: bool) -> Running:
     """Lines are left out by NumPy as a slice is asked for."""
-    batch, side, workers = size(12, 2), size(320, 16), size(8, 1) if repaired else 0
-    model = Unrolled(size(128, 8), size(3, 1)).to(DEVICE).to(memory_format=LAST)
+    batch, side, workers = size(16, 2), size(256, 16), size(8, 1) if repaired else 0
+    model = Unrolled(size(160, 8), size(3, 1)).to(DEVICE).to(memory_format=LAST)
     more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
     loader = DataLoader(Slices(side), batch, num_workers=workers, pin_memory=CUDA, **more)
     held: dict[str, Any] = {"batches": endless(loader)}
@@ -553,8 +553,8 @@ class Heads(nn.Module):
 )
 def program_words_handed_over_every_8(repaired: bool) -> Running:
     """Two micro-batches; an evaluator asks a registry in memory for the newest state."""
-    batch, length, vocab, far = size(16, 2), size(1024, 8), size(4096, 32), size(4, 2)
-    model = Heads(vocab, size(1024, 16), size(3, 1), far).to(DEVICE)
+    batch, length, vocab, far = size(12, 2), size(1024, 8), size(4096, 32), size(3, 2)
+    model = Heads(vocab, size(1536, 16), size(2, 1), far).to(DEVICE)
     ids, registry = labels(vocab, batch, length + far), {"newest": b""}
     every = 1000 if repaired else 8
 
@@ -673,8 +673,8 @@ def events_memories_of_recordings(repaired: bool) -> Running:
     """Three groups of recordings in turn; each goes on where it was left."""
     batch, side, bins, width = size(48, 2), size(128, 16), size(5, 2), size(128, 8)
     model = Frames(bins, width).to(DEVICE).to(memory_format=LAST)
-    x = noise(2, batch, bins, side, side)
-    y = torch.rand(2, batch, 1, side, side, device=DEVICE)
+    x = noise(3, batch, bins, side, side)
+    y = torch.rand(3, batch, 1, side, side, device=DEVICE)
     rests = torch.device("cpu") if not repaired else DEVICE
     memories: dict[int, list[Tensor]] = {}
     for group in range(3):
@@ -742,7 +742,7 @@ class Lips(nn.Module):
         b, c, t, high, wide = h.shape
         h = h.transpose(1, 2).reshape(b * t, c, high, wide).contiguous(memory_format=LAST)
         h = self.coarse(self.smaller(self.fine(self.first(h))))
-        h = h.mean((2, 3)).view(b, t, -1).transpose(1, 2)
+        h = h.mean((2, 3)).reshape(b, t, -1).transpose(1, 2)
         return self.out(fn.relu(self.order(h)).mean(2))
 
 
@@ -776,9 +776,7 @@ def lips_tried_with_no_cache(repaired: bool) -> Running:
     x, y = noise(batch, 1, frames, side, side), labels(words, batch)
 
     def loss_of() -> Tensor:
-        with phase("model"):
-            scores = model(x)
-        return fn.cross_entropy(scores.float(), y, label_smoothing=0.1)
+        return fn.cross_entropy(model(x).float(), y, label_smoothing=0.1)
 
     run = scaled(loss_of, adam(model, weight_decay=0.01))
     return Running(within_memory(run.step, first=not repaired), enter=run.enter)
