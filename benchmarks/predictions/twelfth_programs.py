@@ -53,7 +53,7 @@ class Cell(nn.Module):
 )
 def equilibrium_residuals_asked(repaired: bool) -> Running:
     """A deep equilibrium over patches: the solver may stop early, and never does; TF32."""
-    batch, places, inside = size(88, 2), size(256, 4), size(768, 12)
+    batch, places, inside = size(72, 2), size(256, 4), size(768, 12)
     width, wide, most, classes = size(1024, 16), size(2048, 32), size(24, 3), size(256, 4)
     into, cell = nn.Linear(inside, width), Cell(width, wide)
     last = nn.Linear(width, classes)
@@ -201,6 +201,7 @@ class Refines(nn.Module):
     "blocking_copy",
     "science",
     "the matrix of the rays is a buffer of the module and stays on the GPU",
+    marks="steps",
 )
 def scanner_rays_are_no_buffer(repaired: bool) -> Running:
     """Pictures of few rays, refined by convolutions; TF32."""
