@@ -52,6 +52,7 @@ SETS = (
     *("tenth", "tenth_tables", "tenth_pictures", "tenth_late", "tenth_wide"),
     *("eleventh", "eleventh_kernels", "eleventh_mixed"),
     "twelfth_kernels",
+    "twelfth",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
