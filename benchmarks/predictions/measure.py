@@ -51,6 +51,7 @@ SETS = (
     *("ninth", "ninth_signals", "ninth_sounds", "ninth_hosts"),
     *("tenth", "tenth_tables", "tenth_pictures", "tenth_late", "tenth_wide"),
     *("eleventh", "eleventh_kernels", "eleventh_mixed"),
+    "twelfth_mixed",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
