@@ -201,6 +201,7 @@ def layers_between(inside: int, width: int, outside: int, layers: int) -> nn.Seq
     "host_sync",
     "rl",
     "torch.where puts fallen gliders at a start; nobody asks if there are any, and which",
+    marks="phases",
 )
 def gliders_start_again_when_any_fell(repaired: bool) -> Running:
     """A pilot learns in what a network has learnt of the wind; ten steps, then an update."""
@@ -319,7 +320,8 @@ class GatedPlaces(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         kept, gate = fn.gelu(self.up(self.norm(x))).chunk(2, -1)
-        return x + self.down(kept * (self.mix @ self.norm_of_gate(gate) + self.bias))
+        mixed = torch.bmm(self.mix.expand(len(x), -1, -1), self.norm_of_gate(gate))
+        return x + self.down(kept * (mixed + self.bias))
 
 
 @pair(
