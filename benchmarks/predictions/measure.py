@@ -53,6 +53,7 @@ SETS = (
     *("eleventh", "eleventh_kernels", "eleventh_mixed"),
     "twelfth_kernels",
     "twelfth",
+    "twelfth_mixed",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
