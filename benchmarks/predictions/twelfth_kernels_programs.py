@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 220 pairs"
+WRITTEN_AFTER = "version 0.1 with 222 pairs"
 pair = entered(PROGRAMS)
 LAST = torch.channels_last
 

@@ -15,7 +15,7 @@ from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint_sequential
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 220 pairs"
+WRITTEN_AFTER = "version 0.1 with 222 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 SHORT = torch.bfloat16

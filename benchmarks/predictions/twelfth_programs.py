@@ -23,7 +23,7 @@ from torch.nn import functional as fn
 from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 220 pairs"
+WRITTEN_AFTER = "version 0.1 with 222 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 LAST = torch.channels_last
