@@ -153,11 +153,40 @@ def test_a_pair_is_scored_by_the_repair_that_was_made(
     exam: Any, demo: Any, repair: str, error: float
 ) -> None:
     diagnosis = result(demo, 80, 60, 85, cause="host_sync", cost=40)
-    further = FurtherRepair("the whole step", 60, 55, 65)
+    further = FurtherRepair("the whole step as one CUDA graph", 60, 55, 65)
     found = [msgspec.structs.replace(diagnosis.findings[0], further=further)]
     diagnosis = msgspec.structs.replace(diagnosis, findings=found)
     row = exam["score"].scored(TRUTH | {"repair": repair}, "own", diagnosis, None)
     assert row.error == pytest.approx(error)
+
+
+@pytest.mark.parametrize(
+    ("repair", "error"), [("matmul precision 'high'", 0.0), ("autocast to bf16", -0.25)]
+)
+def test_a_pair_is_scored_by_the_first_repair_where_the_further_one_is_predicted(
+    exam: Any, demo: Any, repair: str, error: float
+) -> None:
+    diagnosis = result(demo, 60, 55, 65, cause="low_precision_unused", cost=40)
+    further = FurtherRepair("TF32", 80, 75, 85, is_first=True)
+    found = [msgspec.structs.replace(diagnosis.findings[0], further=further)]
+    diagnosis = msgspec.structs.replace(diagnosis, findings=found)
+    truth = TRUTH | {"repair": repair, "cause": "low_precision_unused"}
+    assert exam["score"].scored(truth, "own", diagnosis, None).error == pytest.approx(error)
+
+
+@pytest.mark.parametrize(
+    ("repair", "error"),
+    [("torch.compile(model)", -0.25), ("fn.silu, not its formula", 0.0), ("the library's", 0.0)],
+)
+def test_a_pair_of_functions_spelled_out_is_scored_by_what_takes_their_place(
+    exam: Any, demo: Any, repair: str, error: float
+) -> None:
+    diagnosis = result(demo, 60, 55, 65, cause="fusion_opportunity", cost=40)
+    further = FurtherRepair("the library's own silu", 80, 75, 85)
+    found = [msgspec.structs.replace(diagnosis.findings[0], further=further)]
+    diagnosis = msgspec.structs.replace(diagnosis, findings=found)
+    truth = TRUTH | {"repair": repair, "cause": "fusion_opportunity"}
+    assert exam["score"].scored(truth, "own", diagnosis, None).error == pytest.approx(error)
 
 
 def test_what_is_not_named_has_no_error_and_samples_count(exam: Any, demo: Any) -> None:

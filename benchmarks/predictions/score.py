@@ -164,9 +164,10 @@ def predicted(finding: Finding | None, repair: str) -> tuple[int, int, int] | No
     """The prediction for the repair that was made, with its bounds, ns."""
     if finding is None:
         return None
-    other = LIBRARY if finding.cause == "fusion_opportunity" else FURTHER
-    own = getattr(finding, "further", None) if other.search(repair) else None
-    own = own or finding
+    words = LIBRARY if finding.cause == "fusion_opportunity" else FURTHER
+    further = getattr(finding, "further", None)
+    made, told = (bool(words.search(text)) for text in (repair, further.repair if further else ""))
+    own = further if further is not None and made == told else finding
     return own.predicted_step_ns, own.prediction_low_ns, own.prediction_high_ns
 
 

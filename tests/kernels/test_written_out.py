@@ -62,6 +62,20 @@ def found(folder: Path, forward: list[str], backward: list[str]) -> tuple[Writte
             id="softplus",
         ),
         pytest.param(
+            [pointwise("add", 2), pointwise("clamp_scalar", 2), MUL, SCALE],
+            [SCALE, MUL, MUL, pointwise("hardtanh_backward", 3), ADD],
+            "hardswish",
+            [(400, 9, 2), (500, 14, 3)],
+            id="hardswish",
+        ),
+        pytest.param(
+            [pointwise("softplus", 2), TANH, MUL],
+            [MUL, MUL, TANH_BACK, pointwise("softplus_backward", 3), ADD],
+            "mish",
+            [(300, 7, 2), (500, 15, 3)],
+            id="mish",
+        ),
+        pytest.param(
             [LARGEST, ADD, EXP, SUM, LOG, ADD],
             [],
             "log_softmax",

@@ -337,22 +337,15 @@ def predicted_by(*paths: str) -> _Predicted:
     Raises:
         InputError: it can be read as neither.
     """
+    import msgspec
+
     from stepscope.api.job import Job
 
     if len(paths) == 1 and (found := _stored(Path(paths[0]))) is not None:
         return found
     result = Job(list(paths)).diagnose()
-    both = [*result.findings, *result.levers]
-    rows = [
-        (one.cause, one.predicted_step_ns, one.prediction_low_ns, one.prediction_high_ns)
-        for one in both
-    ]
-    further = [
-        (one.cause, two.predicted_step_ns, two.prediction_low_ns, two.prediction_high_ns)
-        for one in both
-        if (two := one.further) is not None
-    ]
-    return _predicted(rows, further, result.step_ns.mean)
+    both = msgspec.to_builtins([*result.findings, *result.levers])
+    return _predicted(both, result.step_ns.mean)
 
 
 def _stored(path: Path) -> _Predicted | None:
@@ -365,22 +358,22 @@ def _stored(path: Path) -> _Predicted | None:
         found = msgspec.json.decode(path.read_bytes())
         if not str(found["schema"]).startswith("stepscope.diagnosis/"):
             return None
-        names = ("predicted_step_ns", "prediction_low_ns", "prediction_high_ns")
         both = [*found["findings"], *found.get("levers", [])]
-        rows = [(one["cause"], *(one.get(name) for name in names)) for one in both]
-        further = [
-            (one["cause"], *(one["further"].get(name) for name in names))
-            for one in both
-            if one.get("further")
-        ]
-        return _predicted(rows, further, found["step_ns"]["mean"])
+        return _predicted(both, found["step_ns"]["mean"])
     except (OSError, KeyError, TypeError, msgspec.DecodeError):
         return None  # read as a capture, whose importer says what is wrong with it
 
 
-def _predicted(
-    rows: Sequence[tuple[Any, ...]], further: Sequence[tuple[Any, ...]], step_ns: float
-) -> _Predicted:
+def _predicted(both: Sequence[dict[str, Any]], step_ns: float) -> _Predicted:
+    """What findings and levers say of their first and of their further repairs."""
+    names = ("predicted_step_ns", "prediction_low_ns", "prediction_high_ns")
+    rows, further = [], []
+    for one in both:
+        other = one.get("further")
+        repairs = [(one["cause"], *(of.get(name) for name in names)) for of in (one, other) if of]
+        is_first = bool(other and other.get("is_first"))
+        rows.append(repairs[-1] if is_first else repairs[0])
+        further += repairs[:1] if is_first else repairs[1:]
     order = tuple(dict.fromkeys(cause for cause, *_ in rows))
     return _Predicted(_ratios(rows, step_ns), order, _ratios(further, step_ns))
 

@@ -73,7 +73,7 @@ _OUTSIDE = (
 _ELSEWHERE = "another bottleneck takes over once it is gone"
 _HOST_LIMITS = "the host would then limit the step; a program that launches faster gains more"
 
-_FURTHER = "; {further} takes the step to {further_predicted_step_ns}"
+_FURTHER = "; with {further} the step takes {further_predicted_step_ns}"
 _PREDICTED: Final = {
     "predicted_step_ns": "predicted_step_ns",
     "prediction_low_ns": "low_ns",
@@ -300,10 +300,12 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             reason += "; " + filled(_limit(item), evidence, {})
         if detection.further is not None and item.predicted.replay_error is not None:
             both = detection.further
-            repair = both.repair if item.predicted.by_further else both.first
+            repair, other = both.first, both.repair
+            if item.predicted.by_further:
+                repair, other = other, repair
             reason += f"; the prediction is for {repair}"
             if further is not None:
-                reason += filled(_FURTHER, evidence, {"further": both.repair})
+                reason += filled(_FURTHER, evidence, {"further": other})
         stated = filled(costs, evidence, texts)
         if item.recording_hides_gain:
             stated += f"; {filled(_UNRECORDED, evidence, {})}"
@@ -341,8 +343,9 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         further=None
         if further is None or detection.further is None
         else FurtherRepair(
-            detection.further.repair,
+            detection.further.first if item.predicted.by_further else detection.further.repair,
             **{name: int(value[f"further_{name}"]) for name in _PREDICTED},
+            is_first=item.predicted.by_further,
         ),
     )
 

@@ -67,7 +67,8 @@ class Predicted:
             where recording has no cost, or it was not replayed.
         replay_failed: whether it is arithmetic because the replay misses the measured step.
         further: the prediction for ``Detection.further``; None where it is not told.
-        by_further: whether this itself is that, since the first repair gains little beside it.
+        by_further: whether this itself is that, since the first repair gains little beside it;
+            ``further`` is then for the first one.
     """
 
     step_ns: float
@@ -172,7 +173,8 @@ def _with_further(
     if not worth_telling:
         return found
     if case.step_ns - found.step_ns < LITTLE * (case.step_ns - more.step_ns):
-        return replace(more, by_further=True)
+        told = case.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
+        return replace(more, by_further=True, further=found if told else None)
     return replace(found, low_ns=min(found.low_ns, more.step_ns), further=more)
 
 

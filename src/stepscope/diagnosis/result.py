@@ -295,21 +295,25 @@ class InsideKernel(msgspec.Struct, frozen=True):
 
 
 class FurtherRepair(msgspec.Struct, frozen=True):
-    """A repair that takes more work than the first recommendation.
+    """Another repair of the same cause than the one that is predicted.
 
-    It gains more, unless people choose it for other reasons, too (autocast instead of TF32).
+    It takes more work and gains more, or people choose between both for other reasons, too
+    (autocast instead of TF32, the library's functions instead of a compiler).
 
     Attributes:
         repair: what it is.
         predicted_step_ns: mean step with it, ns.
         prediction_low_ns: lower bound of the prediction, ns.
         prediction_high_ns: upper bound of the prediction, ns.
+        is_first: whether it is the lesser one of two, which takes less work: the finding then
+            predicts the further one, as this one gains little beside it.
     """
 
     repair: str
     predicted_step_ns: int
     prediction_low_ns: int
     prediction_high_ns: int
+    is_first: bool = False
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -20,14 +20,14 @@ _SUM: Final = re.compile("AllReduce", re.IGNORECASE)
 _SMALL: Final = 0.02
 """Sums that take this part of a step's longest one are of a loss or a norm, not of gradients."""
 _ALIKE: Final = 0.2
-"""Time that the passes of a step may differ by, forward and in their sums, as a share."""
+"""What the passes of a step may differ by, as a share: forward kernels, sums and their time."""
 
 
 def repeated_sums(kernels: Kernels) -> IntArray:
     """Rows of ``GPU.ops`` of the sums of gradients of all backward passes of a step but the last.
 
     Passes are told by the forward work between their sums. They are those of one batch in pieces:
-    the same in each step, with as many sums each, as long forward work, and no update between.
+    the same in each step, with as many sums and forward kernels each, and no update between.
 
     Args:
         kernels: the device's kernels.
@@ -50,7 +50,7 @@ def repeated_sums(kernels: Kernels) -> IntArray:
     if not len(sums):
         return none
     # a pass begins with the first sum behind forward work
-    worked = np.concatenate(([0], np.cumsum(np.where(forward, spent, 0))))
+    worked = np.concatenate(([0], np.cumsum(forward)))
     updated = np.concatenate(([0], np.cumsum(update)))
     begins = np.ones(len(sums), bool)
     begins[1:] = (np.diff(worked[sums]) > 0) | (np.diff(step[sums]) > 0)
@@ -73,9 +73,9 @@ def repeated_sums(kernels: Kernels) -> IntArray:
         )
     ]
     sent, time, ahead, updates = of_pass
-    time = np.median(time, axis=0)[None]  # a rank may wait for another one in any of them
-    # what lies ahead of a step's first pass belongs in part to the step before
-    if max(map(_spread, (sent, time, ahead[:, 1:]))) > _ALIKE or updates[:, 1:].any():
+    # a rank may wait for another one in any of them, and the window begin amid a forward pass
+    usual = [np.median(one, axis=0)[None] for one in (time, ahead)]
+    if max(map(_spread, (sent, *usual))) > _ALIKE or updates[:, 1:].any():
         return none
     again = np.zeros(len(first), bool)
     again[np.flatnonzero(whole).reshape(-1, count)[:, :-1]] = True

@@ -36,6 +36,8 @@ NEAR_BANDWIDTH = 0.5
 
 _MERGEABLE = ("elementwise", "dropout", "reduction")
 _AROUND = (*_MERGEABLE, "copy", "random", "softmax", "normalisation", "loss", "index")
+_LAYERS = ("normalisation", "softmax", "loss", "dropout", "random")
+"""What a layer of the framework launches by itself."""
 WAITING = (*_AROUND, "pooling")
 """Categories that do next to no arithmetic for each byte."""
 
@@ -92,9 +94,30 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     rows, run = order[chosen], run[chosen]
     if not len(rows):
         return None
-    run = with_inverse(run)[1]
+    inside = _inside(kernels.in_category(*_LAYERS)[rows], run)
+    rows, run = rows[inside], with_inverse(run[inside])[1]
     repair = with_copies(kernels, merged_repair(kernels, rows, run), rows, run)
     return Chains(repair, int(run[-1]) + 1)
+
+
+def _inside(of_layer: BoolArray, run: IntArray) -> BoolArray:
+    """Kernels of runs from the first to the last that is no layer of the framework.
+
+    A function that is spelled out stands behind a normalisation or before a dropout, which stay
+    where the function alone is compiled.
+
+    Args:
+        of_layer: whether each kernel is one of a layer.
+        run: number of the run of each, ascending.
+    """
+    own = np.flatnonzero(~of_layer)
+    place = np.arange(len(run))
+    first = np.full(int(run[-1]) + 1, len(run))
+    last = np.full(int(run[-1]) + 1, -1)
+    np.minimum.at(first, run[own], own)
+    np.maximum.at(last, run[own], own)
+    found: BoolArray = (place >= first[run]) & (place <= last[run])
+    return found
 
 
 def _of_layers(category: IntArray, backward: BoolArray) -> BoolArray:

@@ -32,7 +32,11 @@ _OTHER: Final = "."
 _LETTERS: Final = (
     # the first that is found counts, in the kernel's operation
     ("S", re.compile(r"sigmoid_?backward", re.IGNORECASE)),
-    ("T", re.compile(r"tanh_?backward", re.IGNORECASE)),
+    ("T", re.compile(r"(?<!hard)tanh_?backward", re.IGNORECASE)),
+    ("H", re.compile(r"hardtanh_?backward", re.IGNORECASE)),
+    ("F", re.compile(r"softplus_?backward", re.IGNORECASE)),
+    ("h", re.compile(r"^(clamp_scalar|hardtanh)$")),
+    ("f", re.compile(r"^softplus$")),
     ("s", re.compile(r"^sigmoid$")),
     ("t", re.compile(r"^tanh$")),
     ("e", re.compile(r"^erf$")),
@@ -102,6 +106,13 @@ FUNCTIONS: Final = (
         re.compile(rb"(?:mc*){0,3}pc*nc*(?:mc*)?xc*(?:[mda]c*){2,5}"),
         (2.0, 3.0),
     ),
+    Function(
+        "hardswish",
+        re.compile(rb"ac*hc*[md]c*[md]"),
+        re.compile(rb"(?:[md]c*){2,3}Hc*a"),
+        (2.0, 3.0),
+    ),
+    Function("mish", re.compile(rb"fc*tc*m"), re.compile(rb"mc*mc*Tc*Fc*a"), (2.0, 3.0)),
     Function(
         "softplus",
         re.compile(rb"(?:mc*)?xc*(?:ac*)?l(?:c*[md])?"),

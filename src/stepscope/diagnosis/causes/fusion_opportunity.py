@@ -59,7 +59,7 @@ def detect(case: Case) -> Detection | None:
     return replace(
         detected,
         further=Further(
-            None, f"using the library's own {named}", "each chain compiled", chosen_anyway=True
+            None, f"the library's own {named}", "each chain compiled", chosen_anyway=True
         ),
     )
 
