@@ -24,7 +24,7 @@ from stepscope.diagnosis.result import FurtherRepair
 
 EXAM = Path(__file__).parents[1] / "benchmarks" / "predictions"
 CAPTURES = EXAM / "captures"
-MOST_BYTES = 40_000_000
+MOST_BYTES = 50_000_000
 
 
 @pytest.fixture(scope="module")
