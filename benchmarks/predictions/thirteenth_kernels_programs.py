@@ -129,10 +129,10 @@ class Neighbours(nn.Module):
 )
 def tissue_cells_look_at_nothing(repaired: bool) -> Running:
     """Which genes a hidden cell reads, from all cells around it on a slice of tissue; BF16."""
-    batch, cells, genes = size(16, 2), size(768, 12), size(512, 16)
+    batch, cells, genes = size(14, 2), size(768, 12), size(512, 16)
     width, heads = size(2048, 16), size(16, 2)
     with torch.device(DEVICE):
-        into, last = nn.Linear(genes + 2, width), nn.Linear(width, genes)
+        into, last = nn.Linear(genes + 8, width), nn.Linear(width, genes)
         layers = nn.Sequential()
         for _ in range(size(2, 1)):
             layers.append(Neighbours(width, heads, by_hand=not repaired))
@@ -140,7 +140,8 @@ def tissue_cells_look_at_nothing(repaired: bool) -> Running:
     model = nn.ModuleList([into, layers, last])
     read = torch.poisson(torch.rand(batch, cells, genes, device=DEVICE))
     hidden = (torch.rand(batch, cells, 1, device=DEVICE) < 0.2).float()
-    seen = torch.cat([read.log1p() * (1 - hidden), torch.rand(batch, cells, 2, device=DEVICE)], 2)
+    angles = torch.rand(batch, cells, 4, device=DEVICE) * 6.283  # of where the cell lies
+    seen = torch.cat([read.log1p() * (1 - hidden), angles.sin(), angles.cos()], 2)
 
     def loss_of() -> Tensor:
         rate = last(layers(into(seen))).float()
@@ -346,7 +347,7 @@ def baskets_contrastive_divergence(repaired: bool) -> Running:
 )
 def likes_resumed_with_old_flags(repaired: bool) -> Running:
     """Likes of people as draws from one distribution (Mult-VAE); an old run goes on; BF16."""
-    people, things = size(4096, 8), size(16384, 32)
+    people, things = size(6144, 8), size(16384, 32)
     width, latent = size(4096, 16), size(1024, 4)
     with torch.device(DEVICE):
         read = nn.Linear(things, width)
@@ -381,12 +382,12 @@ def likes_resumed_with_old_flags(repaired: bool) -> Running:
 # --- crowds -----------------------------------------------------------------------------------
 
 
-def convs(before: int, after: int, many: int, dilation: int = 1) -> list[nn.Module]:
+def convs(before: int, after: int, many: int) -> list[nn.Module]:
     """So many convolutions, normalised."""
     parts: list[nn.Module] = []
     for _ in range(many):
         parts += [
-            nn.Conv2d(before, after, 3, 1, dilation, dilation, bias=False),
+            nn.Conv2d(before, after, 3, 1, 1, bias=False),
             nn.BatchNorm2d(after),
             nn.ReLU(True),
         ]
@@ -400,14 +401,14 @@ def convs(before: int, after: int, many: int, dilation: int = 1) -> list[nn.Modu
     "channels_last for the network and its photographs",
 )
 def crowds_counted_by_density(repaired: bool) -> Running:
-    """How many people stand where, by convolutions with holes (CSRNet); FP16 with a scaler."""
+    """How many people stand where, as a map of densities; FP16 with a scaler."""
     batch, side, w = size(32, 2), size(256, 16), size(64, 4)
     model = nn.Sequential(
         *convs(3, w, 2), nn.MaxPool2d(2),
         *convs(w, 2 * w, 2), nn.MaxPool2d(2),
         *convs(2 * w, 4 * w, 3), nn.MaxPool2d(2),
-        *convs(4 * w, 8 * w, 5, dilation=2),
-        *convs(8 * w, 4 * w, 1, dilation=2),
+        *convs(4 * w, 8 * w, 4),
+        *convs(8 * w, 4 * w, 1),
         nn.Conv2d(4 * w, 1, 1),
     ).to(DEVICE)  # fmt: skip
     x = noise(batch, 3, side, side)
