@@ -55,6 +55,7 @@ SETS = (
     "twelfth",
     "twelfth_mixed",
     "thirteenth_kernels",
+    "thirteenth",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
