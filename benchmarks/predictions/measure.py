@@ -54,6 +54,7 @@ SETS = (
     "twelfth_kernels",
     "twelfth",
     "twelfth_mixed",
+    "thirteenth_mixed",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
