@@ -56,6 +56,7 @@ SETS = (
     "twelfth_mixed",
     "thirteenth_kernels",
     "thirteenth",
+    "thirteenth_mixed",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
