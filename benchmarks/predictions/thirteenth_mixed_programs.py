@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 250 pairs"
+WRITTEN_AFTER = "version 0.1 with 219 pairs"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 
