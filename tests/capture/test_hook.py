@@ -112,6 +112,32 @@ def test_steps_of_the_first_optimizer(
     assert capfd.readouterr().out.split() == ["2"]  # before and after, not in between
 
 
+@pytest.mark.parametrize(
+    ("before", "turns", "steps"),
+    [
+        pytest.param("other.step()", "one.step()", 30, id="dropped after a step"),
+        pytest.param(
+            "pass", "one.step(); [(launch(1), other.step()) for _ in range(5)]", 12, id="turns"
+        ),
+    ],
+)
+def test_steps_of_the_optimizer_that_goes_on(
+    program: Program, torch: Path, before: str, turns: str, steps: int
+) -> None:
+    """Of two that take turns the first stays: a step of it holds five of the other one."""
+    text = f"""
+        from torch.optim import Optimizer
+        one, other = Optimizer(), Optimizer()
+        launch(1); {before}
+        for i in range({steps}):
+            launch(2); {turns}
+    """
+    trace = program.trace(text, steps=4, warmup=3)
+    launched = 2 if before != "pass" else 7
+    assert texts(trace, "gpu_op", "kind") == ["kernel"] * 4 * launched
+    assert texts(trace, "range", "name") == [f"step_{i}" for i in range(4)]
+
+
 def test_the_training_thread_writes_no_file_while_steps_are_timed_or_recorded(
     program: Program, torch: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -293,6 +293,50 @@ def _watch_slow_steps(configuration: _Configuration, module: Any) -> None:
     module.register_optimizer_step_post_hook(slow.after)
 
 
+class Followed:
+    """Tells which of a program's optimizers has its steps counted.
+
+    The first one that makes a step, unless another one makes many while it makes none: a program
+    may drop an optimizer after a step (to allocate its state, or to load an older one's). Of
+    several that take turns the first stays.
+
+    Attributes:
+        changed: whether the last step that counted was the first one of another optimizer.
+    """
+
+    _LEFT = 10  # steps in a row from which on an optimizer is no longer waited for
+
+    def __init__(self) -> None:
+        self._followed: int | None = None
+        self._others: dict[int, int] = {}
+        self.changed = False
+
+    def begins(self, optimizer: object) -> bool:
+        """Whether this is the first step of all, before it is made."""
+        first = self._followed is None
+        if first:
+            self._followed = id(optimizer)
+        return first
+
+    def counts(self, optimizer: object, *, fixed: bool = False) -> bool:
+        """Whether a step counts that an optimizer has made.
+
+        Args:
+            optimizer: the optimizer.
+            fixed: whether it is too late for another one than the one that is followed.
+        """
+        self.begins(optimizer)
+        this = id(optimizer)
+        self.changed = this != self._followed
+        if self.changed:
+            made = self._others[this] = self._others.get(this, 0) + 1
+            if fixed or made <= self._LEFT:
+                return False
+            self._followed = this
+        self._others.clear()
+        return True
+
+
 def _part(name: str) -> Any:
     """Load a file beside this one, under a name that is no program's."""
     import importlib.util

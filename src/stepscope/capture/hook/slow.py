@@ -18,7 +18,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class SlowSteps:
-    """Compares the time between steps of the first optimizer that makes one.
+    """Compares the time between steps of an optimizer.
 
     It is the host's time: where nothing in a step waits for the GPU, a GPU that becomes slow is
     seen some steps later, when its queue is full.
@@ -27,7 +27,7 @@ class SlowSteps:
     def __init__(self, folder: str, factor: float) -> None:
         self._folder = folder
         self._factor = factor
-        self._optimizer: int | None = None
+        self._followed: Any = sys.modules["_stepscope_hook"].Followed()
         self._since = 0.0
         self._steps = 0
         self._lengths: deque[float] = deque(maxlen=_STEPS)
@@ -36,11 +36,12 @@ class SlowSteps:
     def after(self, optimizer: object, *_: Any) -> None:
         """After each step of any optimizer."""
         now = time.perf_counter()
-        if self._optimizer is None:
-            self._optimizer = id(optimizer)
+        if self._followed.begins(optimizer):
             self._note(1)
-        elif id(optimizer) == self._optimizer:
+        elif self._followed.counts(optimizer):
             length = now - self._since
+            if self._followed.changed:
+                self._lengths.clear()
             self._steps += 1
             if self._steps <= _LEAST:
                 self._note(1 + self._steps)

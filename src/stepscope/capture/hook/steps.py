@@ -301,13 +301,13 @@ class _StepsMade:
 
 
 class _Steps:
-    """Counts the steps of the first optimizer that makes one, and records some of them."""
+    """Counts the steps of an optimizer, and records some of them."""
 
     def __init__(self, configuration: _Configuration) -> None:
         self._configuration = configuration
         self._warmup = int(configuration.get("warmup", "0"))
         self._steps = int(configuration["steps"])
-        self._optimizer: int | None = None
+        self._followed: Any = sys.modules["_stepscope_hook"].Followed()
         self._made = 0
         self._written = _StepsMade()
         self._recorder: Any = None
@@ -321,13 +321,12 @@ class _Steps:
 
     def before(self, optimizer: object, *_: object) -> None:
         """Without warm-up the first step is recorded from its optimizer on: nothing is earlier."""
-        if self._optimizer is None:
-            self._optimizer = id(optimizer)
-            if self._warmup == 0:
-                self._safely(self._begin)
+        if self._followed.begins(optimizer) and self._warmup == 0:
+            self._safely(self._begin)
 
     def after(self, optimizer: object, *_: object) -> None:
-        if id(optimizer) != self._optimizer or self._failed:
+        recording = self._made >= self._warmup
+        if not self._followed.counts(optimizer, fixed=recording) or self._failed:
             return
         self._made += 1
         recorded = self._made - self._warmup

@@ -130,7 +130,7 @@ class Trial:
         self.inherited = os.environ.get(_INHERITED) == configuration["folder"]
         self.accepted: tuple[str, ...] = ()
         self._process = os.getpid()
-        self._optimizer: int | None = None
+        self._followed: Any = sys.modules["_stepscope_hook"].Followed()
         self._made = 0
         self._host: list[int] = []
         self._events: list[Any] = []
@@ -296,7 +296,7 @@ class Trial:
     # steps
 
     def watch_steps(self, module: Any) -> None:
-        """Count the steps of the first optimizer that makes one."""
+        """Count the steps of an optimizer."""
         import atexit
 
         hook: Any = sys.modules["_stepscope_hook"]
@@ -306,12 +306,13 @@ class Trial:
         atexit.register(self.write)
 
     def _step_begins(self, optimizer: object, *_: object) -> None:
-        if self._optimizer is None:
-            self._optimizer = id(optimizer)
+        if self._followed.begins(optimizer):
             self._begin_work()
 
     def _step_ends(self, optimizer: object, *_: object) -> None:
-        if id(optimizer) != self._optimizer or self._written or os.getpid() != self._process:
+        if self._written or os.getpid() != self._process:
+            return
+        if not self._followed.counts(optimizer, fixed=self._made >= max(self.warmup, 1)):
             return
         self._made += 1
         if self._made == 1:
