@@ -200,6 +200,7 @@ export interface FurtherRepair {
   predicted_step_ns: number;
   prediction_low_ns: number;
   prediction_high_ns: number;
+  is_first: boolean;
 }
 
 export interface ProfilerOverhead {
