@@ -76,4 +76,4 @@ def test_a_file_that_is_not_there_is_found_in_a_text() -> None:
     assert found == ["kernels/fusion.py", "kernels/gone.py"]
     assert [is_there(name) for name in found] == [True, False]
     prediction = causes()["fusion_opportunity"].prediction
-    assert named(prediction) == ["kernels/merging.py"]
+    assert named(prediction) == ["kernels/merging.py", "kernels/written_out.py"]

@@ -69,8 +69,12 @@ def test_the_update_stays_outside_of_graphs_of_the_model(tmp_path: Path) -> None
 
 def test_where_the_update_is_most_of_it_the_whole_step_comes_first(tmp_path: Path) -> None:
     finding, _ = late(tmp_path, 60, 300)
-    assert finding.further is None
     assert finding.predicted_step_ns == pytest.approx(360 * 5_100, rel=0.05)
+    # graphs of the model alone are told beside it: the update is launched as before
+    assert finding.further is not None
+    assert finding.further.is_first
+    assert finding.further.predicted_step_ns > 300 * EVERY * 1000
+    assert f"with {finding.further.repair} the step takes" in finding.message
     assert finding.recommendations[0].startswith(WHOLE)
     assert "the prediction is for the whole step as one CUDA graph" in finding.message
 

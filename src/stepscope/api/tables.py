@@ -67,7 +67,6 @@ class Tables:
 
     def _predictions(self) -> pa.Table:
         from stepscope.diagnosis.predictions import prediction_table
-        from stepscope.kernels.findings import further_id
 
         both = self._explained.together
         together = []
@@ -80,11 +79,6 @@ class Tables:
                 *(
                     (r.case, r.cause.id, r.detection.time_ns, r.predicted)
                     for r in self._explained.ranked
-                ),
-                *(
-                    (r.case, further_id(r.cause.id), r.detection.time_ns, r.predicted.further)
-                    for r in self._explained.ranked
-                    if r.predicted.further is not None
                 ),
                 *(
                     (

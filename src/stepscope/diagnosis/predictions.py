@@ -15,6 +15,7 @@ from stepscope.diagnosis.cause import Case, Detection
 from stepscope.diagnosis.inside_kernels import repair_changes
 from stepscope.gaps.idle import CAUSES
 from stepscope.gaps.migrations import MIGRATION
+from stepscope.kernels.findings import further_id
 from stepscope.simulation import (
     Change,
     DeviceLike,
@@ -173,8 +174,8 @@ def _with_further(
     if not worth_telling:
         return found
     if case.step_ns - found.step_ns < LITTLE * (case.step_ns - more.step_ns):
-        told = case.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
-        return replace(more, by_further=True, further=found if told else None)
+        gains = case.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
+        return replace(more, by_further=True, further=found if gains else None)
     return replace(found, low_ns=min(found.low_ns, more.step_ns), further=more)
 
 
@@ -371,8 +372,17 @@ def _floor(case: Case, cause_id: str) -> float:
 
 
 def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.Table:
-    """The ``prediction`` table of (case, id of the cause or lever, time in ns, prediction)."""
+    """The ``prediction`` table of (case, id of the cause or lever, time in ns, prediction).
+
+    The further repairs that are told beside the first ones follow all of these.
+    """
     import pyarrow as pa
+
+    further = [
+        (case, further_id(cause), time_ns, predicted.further)
+        for case, cause, time_ns, predicted in rows
+        if predicted.further is not None
+    ]
 
     schema = pa.schema(
         [
@@ -405,6 +415,6 @@ def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.T
             "unrecorded_step_ns": predicted.unrecorded and round(predicted.unrecorded[1]),
             "replay_error": predicted.replay_error,
         }
-        for case, cause, time_ns, predicted in rows
+        for case, cause, time_ns, predicted in [*rows, *further]
     ]
     return pa.Table.from_pylist(found, schema)

@@ -195,7 +195,7 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     """
     rows, text = _as_text(kernels, taken)
     calls = _calls(text)
-    calls = _told(calls, _of_one_size(kernels, rows, calls))
+    calls = _certain(calls, _of_one_size(kernels, rows, calls))
     if not len(calls.first):
         return None
     # the place of each kernel of a call, and the number of the call
@@ -303,7 +303,7 @@ def _of_one_size(kernels: Kernels, rows: IntArray, calls: _Calls) -> BoolArray:
     return found
 
 
-def _told(calls: _Calls, alike: BoolArray) -> _Calls:
+def _certain(calls: _Calls, alike: BoolArray) -> _Calls:
     """The same without those that may be of another function.
 
     Of functions that are written alike forwards the one whose gradients are there is meant, where
