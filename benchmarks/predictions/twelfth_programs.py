@@ -32,6 +32,17 @@ LAST = torch.channels_last
 # --- equilibria -------------------------------------------------------------------------------
 
 
+def four_convs(width: int, outputs: int) -> nn.Sequential:
+    """What corrects pictures of two channels, by four convolutions and one for the outputs."""
+    return nn.Sequential(
+        nn.Conv2d(2, width, 3, 1, 1), nn.ReLU(True),
+        nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
+        nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
+        nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
+        nn.Conv2d(width, outputs, 3, 1, 1),
+    )  # fmt: skip
+
+
 class Cell(nn.Module):
     """What is applied until nothing changes; ``u`` says what was seen."""
 
@@ -176,16 +187,7 @@ class Refines(nn.Module):
         self.side, self.kept, self.scanner = side, kept, scanner
         if kept:
             self.register_buffer("rays", scanner.rays, persistent=False)
-        self.times = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(2, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, 1, 3, 1, 1),
-            )
-            for _ in range(times)
-        )  # fmt: skip
+        self.times = nn.ModuleList(four_convs(width, 1) for _ in range(times))
 
     def forward(self, seen: Tensor) -> Tensor:
         rays = self.rays if self.kept else self.scanner.rays.to(seen.device)
@@ -474,16 +476,7 @@ class Unrolled(nn.Module):
 
     def __init__(self, width: int, times: int) -> None:
         super().__init__()
-        self.times = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(2, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, width, 3, 1, 1), nn.ReLU(True),
-                nn.Conv2d(width, 2, 3, 1, 1),
-            )
-            for _ in range(times)
-        )  # fmt: skip
+        self.times = nn.ModuleList(four_convs(width, 2) for _ in range(times))
 
     def forward(self, seen: Tensor, lines: Tensor) -> Tensor:
         x = seen

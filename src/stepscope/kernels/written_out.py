@@ -148,8 +148,8 @@ _FEW: Final = 6_144
 _WIDE: Final = 4_096
 """Values of a row from which on ``layer_norm`` reads it again rather than keep it."""
 _EACH_BLOCK: Final = 1.25
-"""Values a ns that the block reads which computes one mean and variance of ``group_norm``; a
-product's GPUs with other clocks differ less than the shapes do."""
+"""Values a ns that the block reads which computes one mean and variance of ``group_norm``, at the
+clock of an H100."""
 _ONE_BLOCK: Final = 1024  # elements of the smallest launch of a vectorised kernel
 _CHANNELS: Final = 4  # of a group, at least: the gradients of a norm have a block for each
 _ELEMENTWISE: Final = re.compile(r"(?<!\w)elementwise_kernel<(?:\(int\))?\d+, ?(?:\(int\))?(\d+)")
