@@ -206,9 +206,69 @@ def test_its_gradient_has_two_products_on_either_side(tmp_path: Path) -> None:
     )
 
 
+WRITTEN: Work = [
+    (elementwise("mul"), 30.0),
+    ("void at::native::reduce_kernel<512, 1, at::native::ReduceOp<MaxOps<float> > >(int)", 20.0),
+    (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >",
+        30.0,
+    ),
+    (elementwise("exp"), 30.0),
+    (f"{SUM}sum_functor", 20.0),
+    (elementwise("div", 3), 30.0),
+]
+"""A softmax in primitive operations: the largest, taken off, exponentials, their sum."""
+ITS_GRADIENT: Work = [
+    (elementwise("div", 3), 30.0),
+    (elementwise("mul", 3), 30.0),
+    (f"{SUM}sum_functor", 20.0),
+    (elementwise("add", 3), 30.0),
+    (elementwise("mul", 3), 30.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("gradients", "mask", "kind"),
+    [
+        pytest.param(1, [], UNMASKED, id="with its gradient"),
+        pytest.param(1, [WRITTEN[2]], MASKED, id="a bias is added"),
+        pytest.param(3, [], UNMASKED, id="other gradients look alike"),
+    ],
+)
+def test_attention_whose_softmax_is_written_out(
+    tmp_path: Path, gradients: int, mask: list[tuple[str, float]], kind: str
+) -> None:
+    """Its gradients are told where there are as many as softmaxes."""
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, us in [*layers(1), (BF16, 50.0), *mask, *WRITTEN, (BF16, 50.0), *layers(1)]:
+            steps.launch(kernel, us)
+        for _ in range(gradients):
+            for kernel, us in (
+                (NORM, 5.0),
+                *[(BF16, 50.0)] * 2,
+                *ITS_GRADIENT,
+                *[(BF16, 50.0)] * 2,
+            ):
+                steps.launch(kernel, us, thread=AUTOGRAD)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, job = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "unfused_attention")
+    share = SHARES[kind][-1]  # how long rows are no kernel's name tells
+    saved = sum(us for _, us in [*mask, *WRITTEN]) + (1 - share) * 100
+    if gradients == 1:
+        saved += sum(us for _, us in ITS_GRADIENT) + (1 - share) * 200
+    assert finding.time_ns_per_step == pytest.approx(saved * 1000)
+    check_evidence(diagnosis, job)
+
+
 @pytest.mark.parametrize(
     "chain",
     [
+        pytest.param(
+            [(BF16, 50.0), *WRITTEN, (elementwise("log"), 5.0), (BF16, 50.0)], id="a loss"
+        ),
         pytest.param(attention(LOG_SOFTMAX), id="log-softmax of a loss"),
         pytest.param(attention(between=[(TOP_K, 5.0)]), id="a router's choice"),
         pytest.param(attention()[:-1], id="a classifier's probabilities"),
@@ -311,7 +371,8 @@ def test_a_softmax_that_is_spelled_out(first: str, said: bool, tmp_path: Path) -
     steps = Steps()
     for i in range(STEPS):
         chain = [(name, 15.0) for name in spelled for _ in range(2)]  # halves of large tensors
-        steps.step(i, ("forward", [(BF16, 100.0), *chain, (BF16, 100.0)] * 4))
+        # between products, it would be attention
+        steps.step(i, ("forward", [(BF16, 100.0), *chain, (NORM, 5.0), (BF16, 100.0)] * 4))
     finding = only(steps.diagnose(tmp_path)[0], "fusion_opportunity")
     assert any("scaled_dot_product" in advice for advice in finding.recommendations) is said
 

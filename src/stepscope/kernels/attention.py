@@ -18,6 +18,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
+from stepscope.kernels.written_out import letters_of
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import shapes_of
 
@@ -105,6 +106,13 @@ _SHORTEST, _LONG = 7, 11  # powers of two
 _WARP_LOG = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?\d+,\s*"
                        r"(?:\(bool\))?(true|1|false|0)")  # fmt: skip
 _BACKWARD = re.compile(r"backward|bwd|grad", re.IGNORECASE)
+_GEMM, _HEAVY = b"G|"  # in the text of kernels in the order of enqueueing
+_SOFTMAX = re.compile(rb"(?<=G)[^G|l]*M[^G|l]*x[^G|l]*r[^G|l]*d[^G|l]*(?=G)")
+"""A softmax that is written out, between two GEMMs: the largest of each row, exponentials, their
+sum, and the quotient. That of a loss has a logarithm."""
+_ITS_GRADIENT = re.compile(rb"(?<=G)(?=[^G|]*d)[^G|]{2,}r[^G|]{2,}(?=G)")
+"""Between the GEMMs of the backward pass: a quotient's gradient, and a sum over each row."""
+_AS_MANY: Final = 0.2  # gradients over softmaxes, less one
 _LIGHT = ("elementwise", "copy", "dropout", "random", "index")
 
 
@@ -147,6 +155,11 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     # what is added to the scores may be learnt: its gradient is their gradient's sum over the batch
     light |= _sums_gradients(kernels)[order]
     backward = ops.matches("name", _BACKWARD)[order]
+    written = _written_softmaxes(kernels, order)
+    light |= written.inside & (category == CATEGORY_NAMES.index("reduction"))
+    light[written.at] = False
+    backward[written.at] = written.back
+    is_softmax[written.at] = True
     at = np.flatnonzero(is_softmax)
     if not len(at):
         return None
@@ -176,15 +189,80 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     np.add.at(chain, first, 1)
     np.add.at(chain, last + 1, -1)
     inside = np.cumsum(chain[:-1]) > 0
-    found = _repair(kernels, np.sort(order[inside]), len(at))
+    found = _repair(kernels, np.sort(order[inside]), len(at), written.of(order))
     return found if found.repair.saved_ns > 0 else None
 
 
-def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttention:
+@dataclass(frozen=True)
+class _Written:
+    """Softmaxes that are written out, and their gradients, in the order of enqueueing.
+
+    Attributes:
+        at: place of one kernel of each.
+        back: whether each is a gradient.
+        inside: kernels between the GEMMs around them.
+    """
+
+    at: IntArray
+    back: BoolArray
+    inside: BoolArray
+
+    def of(self, order: IntArray) -> _OfWritten:
+        """The same as rows of ``GPU.ops``, whose order of enqueueing is given."""
+        return _OfWritten(order[self.inside], int((~self.back).sum()))
+
+
+@dataclass(frozen=True)
+class _OfWritten:
+    """What softmaxes that are written out launch.
+
+    Attributes:
+        rows: of ``GPU.ops``, gradients included.
+        forward: how many softmaxes there are.
+    """
+
+    rows: IntArray
+    forward: int
+
+
+def _written_softmaxes(kernels: Kernels, order: IntArray) -> _Written:
+    """Softmaxes between two GEMMs that are spelled out in primitive operations.
+
+    Gradients of these have no kernel that tells; where there are as many places that may be one,
+    they are.
+    """
+    letters = letters_of(kernels)[order].astype(np.uint8)
+    category = kernels.category[order]
+    of_run = among(category, [CATEGORY_NAMES.index(name) for name in (*_LIGHT, "reduction")])
+    letters[~of_run & (category >= 0)] = _HEAVY
+    letters[category == CATEGORY_NAMES.index("matmul")] = _GEMM
+    text = letters.tobytes()
+    backward = kernels.phase[order] == PHASES.index("backward")
+    found = [
+        [
+            match.span()
+            for match in pattern.finditer(text)
+            if match.end() - match.start() <= BETWEEN and backward[match.start()] == back
+        ]
+        for pattern, back in ((_SOFTMAX, False), (_ITS_GRADIENT, True))
+    ]
+    if abs(len(found[1]) - len(found[0])) > _AS_MANY * len(found[0]):
+        found[1] = []
+    spans = np.array([*found[0], *found[1]], np.int64).reshape(-1, 2)
+    inside = np.zeros(len(order) + 1, np.int64)
+    np.add.at(inside, spans[:, 0], 1)
+    np.add.at(inside, spans[:, 1], -1)
+    back = np.arange(len(spans)) >= len(found[0])
+    return _Written((spans[:, 0] + spans[:, 1]) // 2, back, np.cumsum(inside[:-1]) > 0)
+
+
+def _repair(
+    kernels: Kernels, rows: IntArray, softmaxes: int, written: _OfWritten
+) -> UnfusedAttention:
     duration = kernels.duration_ns
     gemm = kernels.in_category("matmul")[rows]
     old = duration[rows]
-    mask = _mask_of(kernels, rows)
+    mask = _mask_of(kernels, rows, written)
     by_shape = fused_ns(kernels, rows[gemm], mask)
     new = np.zeros(len(rows), np.int64)
     if by_shape is None:
@@ -214,18 +292,27 @@ def _repair(kernels: Kernels, rows: IntArray, softmaxes: int) -> UnfusedAttentio
     )
 
 
-def _mask_of(kernels: Kernels, rows: IntArray) -> str:
-    """How the scores of some operations are masked."""
+def _mask_of(kernels: Kernels, rows: IntArray, written: _OfWritten) -> str:
+    """How the scores of some operations are masked.
+
+    Args:
+        kernels: the device's kernels.
+        rows: the operations.
+        written: softmaxes that are written out: they subtract the largest of each row, and their
+            gradients hold sums of their own.
+    """
     ops = kernels.gpu.ops
-    if _has_learnt_bias(kernels, rows):
+    others = np.ones(len(ops), bool)
+    others[written.rows] = False
+    if _has_learnt_bias(kernels, rows[others[rows]]):
         return BIASED
     if bool(ops.matches("name", _TRIANGLE)[rows].any()):
         return CAUSAL
     # what is added to the scores (a bias, or a mask of large negative numbers) is read by the fused
     # kernel, too; in the backward pass gradients are added
     forward = kernels.phase[rows] != PHASES.index("backward")
-    masked = ops.matches("name", _MASK)[rows] | (ops.matches("name", _SUM)[rows] & forward)
-    return MASKED if bool(masked.any()) else UNMASKED
+    added = int((ops.matches("name", _SUM)[rows] & forward).sum()) > written.forward
+    return MASKED if added or bool(ops.matches("name", _MASK)[rows].any()) else UNMASKED
 
 
 def _has_learnt_bias(kernels: Kernels, rows: IntArray) -> bool:

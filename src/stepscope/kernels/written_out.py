@@ -50,7 +50,8 @@ _LETTERS: Final = (
     ("n", re.compile(r"^neg$")),
     ("i", re.compile(r"^reciprocal$")),
 )
-_LARGEST: Final = re.compile(r"max", re.IGNORECASE)
+LARGEST: Final = re.compile(r"MaxOps|MaxNan|max_functor")
+"""Reductions to the largest: ``max`` with its place, ``amax``."""
 
 
 @dataclass(frozen=True)
@@ -251,20 +252,28 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
 def _as_text(kernels: Kernels, taken: BoolArray) -> tuple[IntArray, bytes]:
     """Kernels in the order of enqueueing as letters, and the row of each; -1 for a separator."""
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
-    of_name = np.array([ord(_letter(c)) for c in kernels.classes] + [_NONE], np.uint8)
-    letters = of_name[kernels.gpu.ops["name"][order]]
+    letters = letters_of(kernels)[order].astype(np.uint8)
     letters[~compiled(kernels)[order] | taken[order]] = _NONE
     thread, phase = kernels.attribution.thread[order], kernels.phase[order]
     apart = np.flatnonzero((thread[1:] != thread[:-1]) | (phase[1:] != phase[:-1])) + 1
     return np.insert(order, apart, -1), np.insert(letters, apart, _NONE).tobytes()
 
 
-def _letter(kernel: KernelClass) -> str:
+def letters_of(kernels: Kernels) -> IntArray:
+    """The letter of each operation (``_LETTERS``), as its code; that of others for no kernel."""
+    texts = kernels.gpu.ops.texts["name"]
+    of_name = np.array([ord(_letter(*one)) for one in zip(texts, kernels.classes, strict=True)]
+                       + [ord(_OTHER)])  # fmt: skip
+    found: IntArray = of_name[kernels.gpu.ops["name"]]
+    return found
+
+
+def _letter(name: str, kernel: KernelClass) -> str:
     """The letter of a kernel."""
     if kernel.category == "copy":
         return "k" if "CatArray" in kernel.label else "c"
     if kernel.category == "reduction":
-        return "M" if _LARGEST.search(kernel.operation) else "r"
+        return "M" if LARGEST.search(name) else "r"
     if kernel.category != "elementwise":
         return _OTHER
     return next((one for one, what in _LETTERS if what.search(kernel.operation)), _OTHER)
@@ -388,9 +397,9 @@ def _means(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> Floa
     is launched for all of them, up to whole blocks.
     """
     grid = kernels.grid
-    root = np.array([_letter(c) == "q" for c in kernels.classes] + [False])
+    root = letters_of(kernels) == ord("q")
     sums = _first_of(call, kernels.in_category("reduction")[rows], count)
-    roots = _first_of(call, root[kernels.gpu.ops["name"][rows]], count)
+    roots = _first_of(call, root[rows], count)
     one_each = grid["grid_x"][rows[sums]].astype(np.float64)
     of_rows = one_each * np.maximum(grid["block_y"][rows[sums]], 1)
     most = launched_elements(kernels, rows[roots]).astype(np.float64)

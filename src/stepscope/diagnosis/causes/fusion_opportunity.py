@@ -13,11 +13,12 @@ from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
 from stepscope.diagnosis.predictions import WORTH_TELLING
 from stepscope.kernels.findings import further_id
+from stepscope.kernels.written_out import LARGEST
 from stepscope.trace.frame import IntArray
 
 _ID = "fusion_opportunity"
 _SOFTMAX: Final = tuple(
-    re.compile(pattern) for pattern in (r"MaxOps|max_functor", r"exp_kernel", r"sum_functor")
+    re.compile(pattern) for pattern in (LARGEST.pattern, r"exp_kernel", r"sum_functor")
 )
 """What a softmax that is spelled out launches in turn, with one elementwise kernel between at most:
 the largest of each row, taken from it, its exponential, and the sum of that."""
