@@ -545,6 +545,23 @@ def test_a_further_repair_has_its_own_prediction(tmp_path: Path) -> None:
     assert tf32.step_ns == 6e8
 
 
+def test_the_lesser_of_two_repairs_has_its_own_prediction(tmp_path: Path) -> None:
+    """A finding predicts autocast to BF16, as TF32 gains little beside it, which is told, too."""
+    path = tmp_path / "d.json"
+    told = json.loads(diagnosis(("low_precision_unused", 40)))
+    told["findings"][0]["further"] = {
+        "repair": "TF32", "predicted_step_ns": 90, "prediction_low_ns": 85,
+        "prediction_high_ns": 95, "is_first": True,
+    }  # fmt: skip
+    path.write_text(json.dumps(told))
+    found = predicted_by(str(path))
+    fixes = tries.declared()
+    bf16, tf32 = (found.of(fixes[n].repairs, fixes[n].further) for n in ("bf16-autocast", "tf32"))
+    assert bf16 is not None
+    assert tf32 is not None
+    assert (bf16.step_ns, tf32.step_ns, tf32.high_ns) == (4e8, 9e8, 9.5e8)
+
+
 def test_what_is_no_diagnosis_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.json"
     path.write_text("{}")

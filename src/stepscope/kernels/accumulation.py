@@ -20,7 +20,7 @@ _SUM: Final = re.compile("AllReduce", re.IGNORECASE)
 _SMALL: Final = 0.02
 """Sums that take this part of a step's longest one are of a loss or a norm, not of gradients."""
 _ALIKE: Final = 0.2
-"""What the passes of a step may differ by, as a share: forward kernels, sums and their time."""
+"""What the passes of a step may differ by in kernels, forward, and in sums, as a share."""
 
 
 def repeated_sums(kernels: Kernels) -> IntArray:
@@ -63,19 +63,17 @@ def repeated_sums(kernels: Kernels) -> IntArray:
     whole = (left <= count) & np.repeat(passes >= count, passes)
     if count < 2 or (passes == count).sum() < max(kernels.n_steady - 1, 2):
         return none
-    of_pass = [
+    sent, ahead, updates = (
         one[whole].reshape(-1, count)
         for one in (
             np.bincount(number),
-            np.bincount(number, spent[sums]),
             np.diff(worked[first], prepend=0),
             np.diff(updated[first], prepend=0),
         )
-    ]
-    sent, time, ahead, updates = of_pass
-    # a rank may wait for another one in any of them, and the window begin amid a forward pass
-    usual = [np.median(one, axis=0)[None] for one in (time, ahead)]
-    if max(map(_spread, (sent, *usual))) > _ALIKE or updates[:, 1:].any():
+    )
+    # the window may begin amid a forward pass
+    usual = np.median(ahead, axis=0)[None]
+    if max(_spread(sent), _spread(usual)) > _ALIKE or updates[:, 1:].any():
         return none
     again = np.zeros(len(first), bool)
     again[np.flatnonzero(whole).reshape(-1, count)[:, :-1]] = True
