@@ -327,12 +327,12 @@ class Followed:
         """
         self.begins(optimizer)
         this = id(optimizer)
-        self.changed = this != self._followed
-        if self.changed:
+        other = this != self._followed
+        if other:
             made = self._others[this] = self._others.get(this, 0) + 1
             if fixed or made <= self._LEFT:
                 return False
-            self._followed = this
+        self._followed, self.changed = this, other
         self._others.clear()
         return True
 
