@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from tests.support.build import AUTOGRAD, MAIN, Build
 from tests.support.ddp import ALL_REDUCE
+from tests.support.reductions import end_of, equal_ranks
 
 from stepscope.api import Job
 from stepscope.kernels.accumulation import repeated_sums
@@ -37,8 +38,7 @@ class Ranks:
         self.build.kernel(begin, end, call=call, name=name, thread=thread, stream=stream, grid_x=64)
 
     def compute(self, name: str, us: float, thread: int = MAIN) -> None:
-        done = min(max(self.free - self.now, 0.0) * (1 - SHARE), us)
-        end = self.now + done / (1 - SHARE) + us - done
+        end = end_of(self.now, us, self.free, SHARE)
         self.launch(name, self.now, end, thread)
         self.now = end
 
@@ -56,12 +56,7 @@ class Ranks:
 
     def job(self, folder: Path) -> Job:
         self.build.api(self.called + 5, self.now + 10, "cudaDeviceSynchronize")
-        for number in range(2):
-            place = folder / f"rank{number}"
-            place.mkdir(parents=True)
-            self.build.trace(place, rank=number, rank_source="test", origin_epoch_ns=10**18,
-                             world_size=2)  # fmt: skip
-        return Job([folder / f"rank{n}" / "built.stepscope" for n in range(2)])
+        return equal_ranks(folder, self.build, 2)
 
 
 def job(

@@ -44,7 +44,7 @@ def found(folder: Path, forward: list[str], backward: list[str]) -> tuple[Writte
             [SIGMOID, MUL],
             [MUL, MUL, SIGMOID_BACK, CONCATENATED],
             "glu",
-            [(200, 5, 3), (400, 9, 5)],
+            [(200, 5, 3), (300, 9, 5)],  # the name of what puts them side by side tells nothing
             id="glu of two chunks",
         ),
         pytest.param(
@@ -96,8 +96,6 @@ def test_passes_of_the_library(
     assert result.names == (name,)
     # kernels without a number of tensors in their name tell nothing of a pass
     expected = sum(us / tensors * count for us, tensors, count in passes)
-    if name == "glu":
-        expected = 3 * 200 / 5 + 5 * 300 / 9  # the concatenation's name has none
     repair = result.repair
     assert repair.new_ns.sum() / steps == pytest.approx(expected * 1000, rel=0.01)
     assert len(repair.rows) == (len(forward) + len(backward)) * steps

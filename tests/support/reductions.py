@@ -15,6 +15,22 @@ Kernel = tuple[str, float, float]
 """Name, begin and end of an operation, us."""
 
 
+def end_of(begin: float, work: float, free: float, slowed: float) -> float:
+    """When compute ends that gets as much less done as it is slowed until the link is free."""
+    done = min(max(free - begin, 0.0) * (1 - slowed), work)
+    return begin + done / (1 - slowed) + work - done
+
+
+def equal_ranks(folder: Path, build: Build, ranks: int) -> Job:
+    """A job whose ranks have recorded the same."""
+    for number in range(ranks):
+        place = folder / f"rank{number}"
+        place.mkdir(parents=True)
+        build.trace(place, rank=number, rank_source="test", origin_epoch_ns=10**18,
+                    world_size=ranks)  # fmt: skip
+    return Job([folder / f"rank{n}" / "built.stepscope" for n in range(ranks)])
+
+
 @dataclass(frozen=True)
 class Model:
     """A step of each rank, us.
@@ -45,10 +61,7 @@ class Model:
         for first, last in pairwise(edges):
             for n in range(first, last):
                 begun, work = now, 2 * self.forward
-                # until the link is free, compute gets as much less done as it is slowed
-                while_busy = max(free - now, 0.0) if beside else 0.0
-                done = min(while_busy * (1 - self.slowed), work)
-                now += done / (1 - self.slowed) + work - done
+                now = end_of(now, work, free if beside else now, self.slowed)
                 found.append((f"backward_{n}", begun, now))
             took = (last - first) * self.transfer
             if beside:
@@ -89,9 +102,4 @@ def played(
             begin = end
         called += CALL
     build.api(called + 5, begin + 10, "cudaDeviceSynchronize")
-    for number in range(ranks):
-        place = folder / f"rank{number}"
-        place.mkdir(parents=True)
-        build.trace(place, rank=number, rank_source="test", origin_epoch_ns=10**18,
-                    world_size=ranks)  # fmt: skip
-    return Job([folder / f"rank{n}" / "built.stepscope" for n in range(ranks)])
+    return equal_ranks(folder, build, ranks)

@@ -279,6 +279,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(name, "ns", predicted_sql(name, cause.id))
             for name in ("unrecorded_before_ns", "unrecorded_step_ns")
         ]
+    repair, other = _repairs(item)
     further = item.predicted.further
     if further is not None:
         figures += [
@@ -298,11 +299,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         texts = {"costs": costing(cause.title), "whose": whose}
         if item.is_partial:
             reason += "; " + filled(_limit(item), evidence, {})
-        if detection.further is not None and item.predicted.replay_error is not None:
-            both = detection.further
-            repair, other = both.first, both.repair
-            if item.predicted.by_further:
-                repair, other = other, repair
+        if other and item.predicted.replay_error is not None:
             reason += f"; the prediction is for {repair}"
             if further is not None:
                 reason += filled(_FURTHER, evidence, {"further": other})
@@ -341,13 +338,21 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         unaffected_step_ns=int(value["unaffected_step_ns"]) if unaffected is not None else None,
         gaps_end_at=ending[0] if ending is not None else None,
         further=None
-        if further is None or detection.further is None
+        if further is None
         else FurtherRepair(
-            detection.further.first if item.predicted.by_further else detection.further.repair,
+            other,
             **{name: int(value[f"further_{name}"]) for name in _PREDICTED},
             is_first=item.predicted.by_further,
         ),
     )
+
+
+def _repairs(item: Ranked) -> tuple[str, str]:
+    """The repair that is predicted and the other one, in words; empty where there are not two."""
+    both = item.detection.further
+    if both is None:
+        return "", ""
+    return (both.repair, both.first) if item.predicted.by_further else (both.first, both.repair)
 
 
 def _recommended(item: Ranked) -> list[str]:

@@ -189,7 +189,7 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     np.add.at(chain, first, 1)
     np.add.at(chain, last + 1, -1)
     inside = np.cumsum(chain[:-1]) > 0
-    found = _repair(kernels, np.sort(order[inside]), len(at), written.of(order))
+    found = _repair(kernels, np.sort(order[inside]), len(at), written)
     return found if found.repair.saved_ns > 0 else None
 
 
@@ -200,29 +200,14 @@ class _Written:
     Attributes:
         at: place of one kernel of each.
         back: whether each is a gradient.
-        inside: kernels between the GEMMs around them.
+        inside: whether each kernel lies between the GEMMs around one.
+        rows: those that do, as rows of ``GPU.ops``.
     """
 
     at: IntArray
     back: BoolArray
     inside: BoolArray
-
-    def of(self, order: IntArray) -> _OfWritten:
-        """The same as rows of ``GPU.ops``, whose order of enqueueing is given."""
-        return _OfWritten(order[self.inside], int((~self.back).sum()))
-
-
-@dataclass(frozen=True)
-class _OfWritten:
-    """What softmaxes that are written out launch.
-
-    Attributes:
-        rows: of ``GPU.ops``, gradients included.
-        forward: how many softmaxes there are.
-    """
-
     rows: IntArray
-    forward: int
 
 
 def _written_softmaxes(kernels: Kernels, order: IntArray) -> _Written:
@@ -249,15 +234,16 @@ def _written_softmaxes(kernels: Kernels, order: IntArray) -> _Written:
     if abs(len(found[1]) - len(found[0])) > _AS_MANY * len(found[0]):
         found[1] = []
     spans = np.array([*found[0], *found[1]], np.int64).reshape(-1, 2)
-    inside = np.zeros(len(order) + 1, np.int64)
-    np.add.at(inside, spans[:, 0], 1)
-    np.add.at(inside, spans[:, 1], -1)
+    begun = np.zeros(len(order) + 1, np.int64)
+    np.add.at(begun, spans[:, 0], 1)
+    np.add.at(begun, spans[:, 1], -1)
+    inside = np.cumsum(begun[:-1]) > 0
     back = np.arange(len(spans)) >= len(found[0])
-    return _Written((spans[:, 0] + spans[:, 1]) // 2, back, np.cumsum(inside[:-1]) > 0)
+    return _Written((spans[:, 0] + spans[:, 1]) // 2, back, inside, order[inside])
 
 
 def _repair(
-    kernels: Kernels, rows: IntArray, softmaxes: int, written: _OfWritten
+    kernels: Kernels, rows: IntArray, softmaxes: int, written: _Written
 ) -> UnfusedAttention:
     duration = kernels.duration_ns
     gemm = kernels.in_category("matmul")[rows]
@@ -292,7 +278,7 @@ def _repair(
     )
 
 
-def _mask_of(kernels: Kernels, rows: IntArray, written: _OfWritten) -> str:
+def _mask_of(kernels: Kernels, rows: IntArray, written: _Written) -> str:
     """How the scores of some operations are masked.
 
     Args:
@@ -311,7 +297,7 @@ def _mask_of(kernels: Kernels, rows: IntArray, written: _OfWritten) -> str:
     # what is added to the scores (a bias, or a mask of large negative numbers) is read by the fused
     # kernel, too; in the backward pass gradients are added
     forward = kernels.phase[rows] != PHASES.index("backward")
-    added = int((ops.matches("name", _SUM)[rows] & forward).sum()) > written.forward
+    added = int((ops.matches("name", _SUM)[rows] & forward).sum()) > int((~written.back).sum())
     return MASKED if added or bool(ops.matches("name", _MASK)[rows].any()) else UNMASKED
 
 

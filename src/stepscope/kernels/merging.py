@@ -179,7 +179,7 @@ def merged(kernels: Kernels, rows: IntArray, run: IntArray) -> Merged:
     whole = whole_reductions(kernels)[rows]
     runs = _figures(kernels, rows, run, whole)
     ends = [_of_runs(runs, kernels, at) for at in range(3)]
-    stays = _longest(old, run, ~whole)
+    stays = longest_of_runs(old, run, ~whole)
     joined = np.bincount(run[~whole], minlength=len(runs.spent_ns))[run] > 0
     reduction = np.rint(STAYS[1] * old)
     new = np.where(whole, reduction, np.where(stays, np.rint(ends[1])[run], 0)).astype(np.int64)
@@ -381,7 +381,7 @@ def _sums(run: IntArray, values: FloatArray, mask: BoolArray, count: int) -> Flo
     return found
 
 
-def _longest(old: IntArray, run: IntArray, mask: BoolArray) -> BoolArray:
+def longest_of_runs(old: IntArray, run: IntArray, mask: BoolArray) -> BoolArray:
     """The longest row of each run among some rows; the first of several."""
     found = np.zeros(len(old), bool)
     rows = np.flatnonzero(mask)

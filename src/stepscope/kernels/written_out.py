@@ -20,11 +20,11 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among, distinct_values
-from stepscope.kernels.categories import KernelClass, classify
+from stepscope.kernels.categories import KernelClass
 from stepscope.kernels.kernels import CATEGORY_NAMES, PHASES, Kernels, Repair
-from stepscope.kernels.merging import LIKE_THE_LONGEST, launched_elements
+from stepscope.kernels.merging import LIKE_THE_LONGEST, launched_elements, longest_of_runs
 from stepscope.kernels.runs import SAME_SIZE, compiled
-from stepscope.trace.frame import BoolArray, FloatArray, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, FloatArray, IntArray
 
 _NONE: Final = ord("|")
 """Stands for kernels that no such function launches, and between threads and phases."""
@@ -203,18 +203,17 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     length = calls.last - calls.first
     call = np.repeat(np.arange(len(length)), length)
     place = np.repeat(calls.first - np.cumsum(length) + length, length) + np.arange(length.sum())
-    inside = rows[place] >= 0
-    call, place = call[inside], place[inside]
     of_call = rows[place]
     spent = kernels.duration_ns[of_call]
     total = np.bincount(call, spent, len(length))
     function, back = calls.function, calls.back
-    ahead_ns, back_ns = _library_ns(kernels, of_call, call, calls)
+    letters = np.frombuffer(text, np.uint8)
+    ahead_ns, back_ns = _library_ns(kernels, of_call, letters[place], call, calls)
     takes = np.where(back, back_ns, ahead_ns)
     new = np.zeros(len(of_call), np.int64)
-    new[_longest_of(call, spent)] = np.rint(takes).astype(np.int64)
+    new[longest_of_runs(spent, call, np.ones(len(call), bool))] = np.rint(takes).astype(np.int64)
     ends = [float((part * takes).sum()) for part in _SURE]
-    rest = _gradients(kernels, rows, text, place)
+    rest = _gradients(kernels, rows, letters, place)
     owed = np.array([f.backward is None for f in FUNCTIONS])[function] & ~back
     if len(rest) and owed.any():
         old = kernels.duration_ns[rest]
@@ -230,11 +229,6 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
         ]
     elif owed.any():  # their gradients are there, and go, too: which they are is not known
         ends[0] = max(ends[0] - float(total[owed].sum()), 0.0)
-    by_name: dict[str, float] = {}
-    for number, one in enumerate(FUNCTIONS):
-        mine = float(total[function == number].sum())
-        if mine:
-            by_name[one.name] = by_name.get(one.name, 0.0) + mine
     order = np.argsort(of_call, kind="stable")
     of_call, new = of_call[order], new[order]
     repair = Repair(
@@ -246,6 +240,11 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
         low_ns=min(int(ends[0]), int(new.sum())),
         high_ns=max(int(ends[2]), int(new.sum())),
     )
+    by_name: dict[str, float] = {}
+    times = np.bincount(function, total, len(FUNCTIONS))
+    for one, ns in zip(FUNCTIONS, times.tolist(), strict=True):
+        if ns:
+            by_name[one.name] = by_name.get(one.name, 0.0) + ns
     return WrittenOut(repair, tuple(sorted(by_name, key=lambda name: -by_name[name])))
 
 
@@ -331,14 +330,15 @@ def _certain(calls: _Calls, alike: BoolArray) -> _Calls:
 
 
 def _library_ns(
-    kernels: Kernels, rows: IntArray, call: IntArray, calls: _Calls
+    kernels: Kernels, rows: IntArray, letters: AnyArray, call: IntArray, calls: _Calls
 ) -> tuple[FloatArray, FloatArray]:
     """What the library takes for each call, and for the gradient of it, ns.
 
     Args:
         kernels: the device's kernels.
         rows: rows of the calls' kernels.
-        call: the call of each of these.
+        letters: the letter of each of these.
+        call: the call of each.
         calls: the calls.
     """
     pass_ns = _pass_ns(kernels, rows, call, len(calls.first))
@@ -348,11 +348,12 @@ def _library_ns(
     norms = np.array([f.norm for f in FUNCTIONS])[calls.function]
     if not norms.any():
         return ahead, back
-    each = np.array([_thread_elements(name) for name in kernels.gpu.ops.texts["name"]] + [0])
+    named = zip(kernels.gpu.ops.texts["name"], kernels.classes, strict=True)
+    each = np.array([_thread_elements(name, kernel) for name, kernel in named] + [0])
     launched = kernels.blocks[rows] * kernels.threads[rows] * each[kernels.gpu.ops["name"][rows]]
     elements = np.zeros(len(norms))
     np.maximum.at(elements, call, launched.astype(np.float64))
-    means = _means(kernels, rows, call, len(norms))
+    means = _means(kernels, rows, letters, call, len(norms))
     known = norms & (elements > 0) & (means > 0)
     centred = np.array([f.name != "rms_norm" for f in FUNCTIONS])[calls.function]
     norm = _norm_ns(elements[known], means[known], pass_ns[known], centred[known],
@@ -390,16 +391,17 @@ def _norm_ns(
     return np.where(several, group_ahead, layer_ahead), np.where(several, group_back, layer_back)
 
 
-def _means(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> FloatArray:
+def _means(
+    kernels: Kernels, rows: IntArray, letters: AnyArray, call: IntArray, count: int
+) -> FloatArray:
     """How many means each call has: by the launch of its sums and of the root; 0 where unknown.
 
     A block of a sum makes one of many values, or one for each row of its threads of fewer. The root
     is launched for all of them, up to whole blocks.
     """
     grid = kernels.grid
-    root = letters_of(kernels) == ord("q")
-    sums = _first_of(call, kernels.in_category("reduction")[rows], count)
-    roots = _first_of(call, root[rows], count)
+    sums = _first_of(call, among(letters, list(b"rM")), count)
+    roots = _first_of(call, letters == ord("q"), count)
     one_each = grid["grid_x"][rows[sums]].astype(np.float64)
     of_rows = one_each * np.maximum(grid["block_y"][rows[sums]], 1)
     most = launched_elements(kernels, rows[roots]).astype(np.float64)
@@ -416,10 +418,10 @@ def _first_of(call: IntArray, which: BoolArray, count: int) -> IntArray:
     return found
 
 
-def _thread_elements(name: str) -> int:
+def _thread_elements(name: str, kernel: KernelClass) -> int:
     """Elements that each thread of an elementwise kernel makes, of whatever operands."""
     found = _ELEMENTWISE.search(name)
-    return int(found.group(1)) if found else classify(name).thread_elements
+    return int(found.group(1)) if found else kernel.thread_elements
 
 
 def _pass_ns(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> FloatArray:
@@ -435,25 +437,15 @@ def _pass_ns(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> Fl
     return np.where(moved > 0, found, longest / 2)
 
 
-def _longest_of(call: IntArray, spent: IntArray) -> IntArray:
-    """Where the longest kernel of each call is, in the order of calls."""
-    order = np.lexsort((-spent, call))
-    first = np.ones(len(order), bool)
-    first[1:] = call[order[1:]] != call[order[:-1]]
-    found: IntArray = order[first]
-    return found
-
-
-def _gradients(kernels: Kernels, rows: IntArray, text: bytes, claimed: IntArray) -> IntArray:
+def _gradients(kernels: Kernels, rows: IntArray, letters: AnyArray, claimed: IntArray) -> IntArray:
     """Rows of the backward pass that are gradients of functions whose own kernels do not tell.
 
     Args:
         kernels: the device's kernels.
         rows: row of each letter.
-        text: the letters.
+        letters: kernels in the order of enqueueing.
         claimed: letters of calls.
     """
-    letters = np.frombuffer(text, np.uint8)
     free = rows >= 0
     free[claimed] = False
     row = np.maximum(rows, 0)
@@ -465,7 +457,7 @@ def _gradients(kernels: Kernels, rows: IntArray, text: bytes, claimed: IntArray)
         return np.zeros(0, np.int64)
     # the sums behind products and convolutions are the gradients of biases
     layers = [CATEGORY_NAMES.index(name) for name in ("matmul", "convolution")]
-    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    order = rows[rows >= 0]
     behind = np.zeros(len(kernels.gpu.ops), bool)
     behind[order[1:]] = among(kernels.category[order[:-1]], layers)
     of_layer = (letters == ord("r")) & behind[row]

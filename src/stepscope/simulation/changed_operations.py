@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.intervals.distinct import among, with_first
+from stepscope.intervals.distinct import with_first
 from stepscope.simulation.changes import (
     Bound,
     CallCompiled,
@@ -45,9 +45,9 @@ def _scaled(subject: Subject, items: BoolArray, factor: float) -> tuple[Subject,
 
 def call_compiled(subject: Subject, change: CallCompiled, bound: Bound) -> tuple[Subject, int]:
     """The host calls compiled code before certain operations; how many there are."""
-    if change.rank is not None and change.rank != subject.rank:
+    items = subject.of_ids(change.ops, change.rank)
+    if not items.any():
         return subject, 0
-    items = subject.of_ops(among(subject.gpu.ops["id"], np.array(change.ops, np.int64)))
     count, steps = int(items.sum()), int((subject.program.kind == MARK).sum())
     a_step = count / max(steps, 1)
     each = min(COMPILED_CALL_NS[bound], COMPILED_WHOLE_NS[bound] / max(a_step, 1))
@@ -58,9 +58,9 @@ def call_compiled(subject: Subject, change: CallCompiled, bound: Bound) -> tuple
 
 def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tuple[Subject, int]:
     """Certain operations are scaled, removed or fused; how many there are."""
-    if change.rank is not None and change.rank != subject.rank:
+    items = subject.of_ids(change.ops, change.rank)
+    if not items.any():
         return subject, 0
-    items = subject.of_ops(among(subject.gpu.ops["id"], np.array(change.ops, np.int64)))
     count = int(items.sum())
     if isinstance(change, ScaleOps):
         return _scaled(subject, items, change.factor)

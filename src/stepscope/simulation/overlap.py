@@ -7,7 +7,6 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals import overlap_per_window, union
-from stepscope.intervals.distinct import among
 from stepscope.simulation.changes import Bound, OverlapCommunication, WithoutSums
 from stepscope.simulation.program import LAUNCH, MARK, Program
 from stepscope.simulation.subject import Subject, on_own_stream, without_items
@@ -81,10 +80,10 @@ _OTHER_END: Final[dict[Bound, Bound]] = {"low": "high", "expected": "expected", 
 
 def without_sums(subject: Subject, change: WithoutSums, bound: Bound) -> tuple[Subject, int]:
     """Certain sums of gradients are gone, and how many: the compute beside is slowed no more."""
-    if change.rank is not None and change.rank != subject.rank:
+    gone = subject.of_ids(change.ops, change.rank)
+    if not gone.any():
         return subject, 0
     program, ops = subject.program, subject.gpu.ops
-    gone = subject.of_ops(among(ops["id"], np.array(change.ops, np.int64)))
     rows = program.op[gone]
     busy = union(ops["start_ns"][rows], ops["end_ns"][rows])
     plain = np.flatnonzero((program.op >= 0) & ~program.communication)

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 
 from stepscope.activity.device import GpuTimeline
-from stepscope.intervals.distinct import distinct_values
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.simulation.links import columns_of, without
 from stepscope.simulation.program import LAUNCH, MARK, WAIT, C, Program, own_work
 from stepscope.trace.frame import BoolArray, IntArray
@@ -47,6 +47,12 @@ class Subject:
     def of_ops(self, mask: BoolArray) -> BoolArray:
         """Items whose operation a mask over ``GPU.ops`` selects."""
         return self.is_op & mask[np.maximum(self.program.op, 0)]
+
+    def of_ids(self, ids: tuple[int, ...], rank: int | None) -> BoolArray:
+        """Items of certain operations, by ``gpu_op.id``; none on another rank than theirs."""
+        if rank is not None and rank != self.rank:
+            return np.zeros(len(self.program), bool)
+        return self.of_ops(among(self.gpu.ops["id"], np.array(ids, np.int64)))
 
 
 def without_inferred(subject: Subject) -> Subject:
