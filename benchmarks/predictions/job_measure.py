@@ -22,8 +22,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from cores import anywhere, on_a_quiet_core
 from gates import Gate
-from job_programs import DEVICE, RANK
+from job_programs import DEVICE, RANK, WORLD
 from measure import PREPARING, afterwards, by_hash, by_steps, everything, recording
 from program import SMALL, Program, Running
 from timing import Meeting, drained, line, loop, settled, truth, turns
@@ -63,7 +64,11 @@ def slowest(ms: float) -> float:
     return round(float(value), 4)
 
 
-MEETING = Meeting(together, slowest)
+def quiet() -> None:
+    on_a_quiet_core(RANK, WORLD)
+
+
+MEETING = Meeting(together, slowest, quiet)
 
 
 def recorded_steps(program: Program) -> int:
@@ -106,6 +111,7 @@ def measure_pair(program: Program, folder: Path, gate: Gate) -> None:
     kinds = [activity.CPU] if SMALL else [activity.CPU, activity.CUDA]
     profiler = torch.profiler.profile(activities=kinds, record_shapes=True)
     sides[0].enter()
+    quiet()
     settled(sides[0])
     together()
     profiler.start()
@@ -119,6 +125,7 @@ def measure_pair(program: Program, folder: Path, gate: Gate) -> None:
         print(f"{line(program, found)}; traced {took:8.2f}", flush=True)
     together()
     gate.reached()
+    anywhere()
     sides[0].close()
     place = folder / f"{program.name}.kineto"
     place.mkdir(exist_ok=True)
@@ -131,6 +138,7 @@ def record_own(program: Program, folder: Path, gate: Gate) -> None:
     together()
     gate.reached()
     running.enter()
+    quiet()
     loop(running, WARMUP, meeting=MEETING)
     counted = by_steps(program)
     if not (SMALL or counted):
@@ -145,6 +153,7 @@ def record_own(program: Program, folder: Path, gate: Gate) -> None:
         (folder / f"{program.name}.own.ms").write_text(str(took))
     together()
     gate.reached()
+    anywhere()
     running.close()
 
 

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from cores import anywhere, on_a_quiet_core
 from gates import Gate, Task, in_batches, pack
 from program import SMALL, Marker, Program, Running
 from timing import ALONE, Meeting, drained, line, loop, settled, truth, turns
@@ -113,6 +114,7 @@ def measure_pair(program: Program, out: Path) -> None:
         flush=True,
     )
     gate.reached()
+    anywhere()
     write()
     os._exit(0)  # workers and compilers must not keep the process
 
@@ -141,6 +143,7 @@ def traced(program: Program, run: Running, file: Path) -> tuple[float, Callable[
     by_profiler = program.marks == "profiler"
     plan = schedule(wait=1, warmup=2, active=steps, repeat=1) if by_profiler else None
     run.enter()
+    on_a_quiet_core()
     settled(run)
     profiler = profile(activities=activities, record_shapes=shapes, schedule=plan)
     if by_profiler:
@@ -195,6 +198,7 @@ def record_own(program: Program, out: Path) -> None:
     steps = recorded_steps(program)
     gate.reached()
     run.enter()
+    on_a_quiet_core()
     loop(run, WARMUP)
     if by_steps(program):
         mean = loop(run, steps)["mean_ms"]
@@ -208,6 +212,7 @@ def record_own(program: Program, out: Path) -> None:
     run.leave()
     (out / f"{program.name}.own.ms").write_text(str(mean))
     gate.reached()
+    anywhere()
     with contextlib.suppress(Exception):
         run.close()
     sys.stdout.flush()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cores import PINS, on_a_quiet_core
 from program import SMALL, Program, Running
 
 TURN_S = 0.02 if SMALL else 0.25
@@ -38,10 +39,12 @@ class Meeting:
     Attributes:
         together: returns when all ranks are there and no GPU works.
         slowest: the longest of the ranks' times.
+        quiet: moves what launches kernels to a quiet core.
     """
 
     together: Callable[[], object] = lambda: None
     slowest: Callable[[float], float] = lambda ms: ms
+    quiet: Callable[[], object] = on_a_quiet_core
 
 
 ALONE = Meeting()
@@ -116,6 +119,7 @@ def in_turn(
     for _ in range(rounds):
         for name, side, n in zip(found, sides, steps, strict=True):
             side.enter()
+            meeting.quiet()
             settled(side)
             for key, value in loop(side, n, meeting=meeting).items():
                 found[name][key].append(value)
@@ -173,6 +177,7 @@ def described(program: Program) -> dict[str, Any]:
         "period": program.period,
         "ranks": program.ranks,
         "samples": program.samples,
+        "one_core": PINS and not SMALL,
     }
 
 
