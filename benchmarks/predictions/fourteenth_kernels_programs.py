@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from fourth_programs import adam, fit, labels, noise, sgd
+from fourth_programs import adam, fit, labels, noise
 from models import DEVICE, Feeds, precision, size
-from program import Program, Running, phase
+from program import Program, Running
 from single_programs import entered
 from torch import Tensor, nn
 from torch.nn import functional as fn
@@ -252,7 +252,7 @@ class Stacked(nn.Module):
     "low_precision_unused",
     "language",
     "torch.set_float32_matmul_precision('high'): the update multiplies matrices, too",
-    marks="profiler",
+    marks="steps",
 )
 def letters_turned_outside_of_autocast(repaired: bool) -> Running:
     """All of the model is under autocast, so nobody thought of products in single precision."""
@@ -325,9 +325,9 @@ class FromAbove(nn.Module):
     "channels_last for the model; the canvas, made pixel by pixel, is so when it is not copied",
 )
 def laser_pillars_on_canvas(repaired: bool) -> Running:
-    """Cars, people and bicycles around a car, and their boxes; BF16, gradients clipped."""
+    """Nine kinds of things around a car, and their boxes; BF16, gradients clipped."""
     batch, side, pillars, inside = size(8, 2), size(256, 8), size(12_000, 20), size(9, 4)
-    width, kinds = size(128, 8), 3
+    width, kinds = size(128, 8), 9
     net = FromAbove(inside, width, side, kinds).to(DEVICE)
     if repaired:
         net = net.to(memory_format=torch.channels_last)
@@ -359,12 +359,11 @@ class Crossing(nn.Module):
         super().__init__()
         wide = columns + tables * each
         self.table = nn.Embedding(tables * rows, each)
-        self.norm = nn.LayerNorm(columns)
         self.layers = nn.ModuleList(nn.Linear(wide, wide) for _ in range(layers))
         self.out = nn.Linear(wide, 1)
 
     def forward(self, numbers: Tensor, ids: Tensor) -> Tensor:
-        first = torch.cat([self.norm(numbers), self.table(ids).flatten(1)], 1)
+        first = torch.cat([numbers, self.table(ids).flatten(1)], 1)
         x = first
         for layer in self.layers:
             x = torch.addcmul(x, first, layer(x))
@@ -375,7 +374,7 @@ class Crossing(nn.Module):
     "aligned_shapes",
     "recommender",
     "three columns of zeros beside the 13 numbers, so that rows are 1,680 wide",
-    marks="steps",
+    marks="profiler",
 )
 def flats_thirteen_numbers_beside_tables(repaired: bool) -> Running:
     """Is a flat asked for? 13 numbers and 26 kinds of things are known; BF16."""
@@ -393,3 +392,178 @@ def flats_thirteen_numbers_beside_tables(repaired: bool) -> Running:
         return fn.binary_cross_entropy_with_logits(model(known, ids).float(), asked)
 
     return fit(loss_of, adam(model), bf16=False, decay=True)
+
+
+# --- the next hours of a water works --------------------------------------------------------------
+
+
+class OverTime(nn.Module):
+    """What all gauges say is mixed over the hours, between two layers over the gauges."""
+
+    def __init__(self, hours: int, gauges: int, *, turned: bool) -> None:
+        super().__init__()
+        self.turned, self.norm = turned, nn.LayerNorm(gauges)
+        self.up, self.down = nn.Linear(gauges, gauges), nn.Linear(gauges, gauges)
+        self.mix = nn.Linear(hours, hours, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up(fn.gelu(self.norm(x)))
+        if self.turned:
+            y = self.mix(y.transpose(1, 2).contiguous()).transpose(1, 2).contiguous()
+        else:  # the same product from the left: hours stay where they are
+            y = torch.bmm(self.mix.weight.expand(len(y), -1, -1), y)
+        return x + self.down(y)
+
+
+@pair(
+    "casts_and_copies",
+    "series",
+    "hours are mixed by a product from the left, without turning the series there and back",
+)
+def water_gauges_turned_for_the_hours(repaired: bool) -> Running:
+    """Levels and flows of all gauges for the next two days; BF16, the rate falls."""
+    batch, hours, gauges, ahead = size(160, 3), size(512, 8), size(1024, 12), size(48, 4)
+    layers = nn.Sequential(
+        *(OverTime(hours, gauges, turned=not repaired) for _ in range(size(4, 2)))
+    ).to(DEVICE, SHORT)
+    last = nn.Parameter((torch.randn(ahead, hours, device=DEVICE) * hours**-0.5).to(SHORT))
+    seen = noise(batch, hours, gauges).to(SHORT)
+    came = noise(batch, ahead, gauges)
+    update = torch.optim.SGD([*layers.parameters(), last], lr=1e-3, momentum=0.9, fused=True)
+
+    def loss_of() -> Tensor:
+        told = torch.bmm(last.expand(batch, -1, -1), layers(seen))
+        return fn.smooth_l1_loss(told.float(), came)
+
+    return fit(loss_of, update, bf16=False, decay=True)
+
+
+# --- whales ---------------------------------------------------------------------------------------
+
+
+class WholeNorm(torch.autograd.Function):
+    """Group normalisation with one group, whose mean and variance all of the device computes.
+
+    The library's kernel of the forward pass has one block for each group of each sample.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        var, mean = torch.var_mean(x, (1, 2), correction=0)
+        mean, scale = mean[:, None], torch.rsqrt(var + 1e-5)[:, None]
+        ctx.save_for_backward(x, mean, scale, weight)
+        times = scale * weight
+        plus = bias - mean * times
+        return torch.addcmul(plus[..., None], x, times[..., None])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:  # type: ignore[override]
+        x, mean, scale, weight = ctx.saved_tensors
+        n, c, t = x.shape
+        return torch.ops.aten.native_group_norm_backward(
+            grad.contiguous(), x, mean, scale, weight, n, c, t, 1, [True, True, True]
+        )
+
+
+class Hears(nn.Module):
+    """A layer of a separator; all of a recording is normalised at once."""
+
+    def __init__(self, width: int, *, spread: bool) -> None:
+        super().__init__()
+        self.into, self.back = (nn.Conv1d(width, width, 3, padding=1) for _ in range(2))
+        self.norm, self.spread = nn.GroupNorm(1, width), spread
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = fn.relu(self.into(x))
+        if self.spread:
+            y = WholeNorm.apply(y, self.norm.weight, self.norm.bias)
+        else:
+            y = self.norm(y)
+        return x + self.back(y)
+
+
+@pair(
+    "inefficient_kernel",
+    "audio",
+    "mean and variance by var_mean, which gives each recording many blocks, and one addcmul",
+)
+def whale_calls_normed_as_one_group(repaired: bool) -> Running:
+    """Calls of whales without the noise of ships, in long recordings; TF32."""
+    batch, tones, moments, width = size(8, 2), size(128, 6), size(32_768, 24), size(256, 8)
+    net = nn.Sequential(
+        nn.Conv1d(tones, width, 1),
+        *(Hears(width, spread=repaired) for _ in range(size(4, 2))),
+        nn.Conv1d(width, tones, 1),
+    ).to(DEVICE)
+    calls = noise(batch, tones, moments).abs()
+    heard = calls + noise(batch, tones, moments).abs()
+
+    def loss_of() -> Tensor:
+        return fn.l1_loss(torch.sigmoid(net(heard)) * heard, calls)
+
+    return fit(loss_of, adam(net), bf16=False)
+
+
+# --- what a robot does to its world ---------------------------------------------------------------
+
+
+def own_amsgrad(weights: list[Tensor], *, lr: float, decay: float) -> Callable[[], None]:
+    """AMSGrad as in the paper, one weight after the other."""
+    means, squares, most = ([torch.zeros_like(w) for w in weights] for _ in range(3))
+    made = 0
+
+    @torch.no_grad()
+    def update() -> None:
+        nonlocal made
+        made += 1
+        root = (1 - 0.999**made) ** 0.5
+        for w, m, v, top in zip(weights, means, squares, most, strict=True):
+            assert w.grad is not None
+            w.mul_(1 - lr * decay)
+            m.mul_(0.9).add_(w.grad, alpha=0.1)
+            v.mul_(0.999).addcmul_(w.grad, w.grad, value=0.001)
+            torch.maximum(top, v, out=top)
+            w.addcdiv_(m, (top.sqrt() / root).add_(1e-8), value=-lr / (1 - 0.9**made))
+            w.grad = None
+
+    return update
+
+
+@pair(
+    "unfused_optimizer",
+    "rl",
+    "torch.optim.AdamW(amsgrad=True, fused=True) instead of a loop of one's own",
+    marks="steps",
+)
+def robot_worlds_amsgrad_of_paper(repaired: bool) -> Running:
+    """What comes after a movement, and its reward, from all that robots did; BF16."""
+    batch, states, moves, width = size(8192, 8), size(480, 12), size(32, 4), size(7168, 16)
+    parts: list[nn.Module] = []
+    for before in (states + moves, *[width] * size(2, 1)):
+        parts += [
+            nn.Linear(before, width, bias=False),
+            nn.LayerNorm(width, elementwise_affine=False),
+            nn.SiLU(),
+        ]
+    world = nn.Sequential(*parts, nn.Linear(width, states + size(32, 4), bias=False)).to(DEVICE)
+    many = size(65_536, 32)
+    was, came = noise(many, states + moves), noise(many, states + size(32, 4))
+    weights = list(world.parameters())
+    if repaired:
+        known = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.01, amsgrad=True, fused=True)
+
+        def update() -> None:
+            known.step()
+            known.zero_grad(set_to_none=True)
+
+    else:
+        update = own_amsgrad(weights, lr=1e-4, decay=0.01)
+
+    def step() -> None:
+        chosen = labels(many, batch)
+        with torch.autocast(DEVICE.type, SHORT):
+            loss = fn.mse_loss(world(was[chosen]).float(), came[chosen])
+        loss.backward()
+        update()
+
+    return Running(step, enter=precision("high"))
