@@ -6,6 +6,7 @@ and NumPy only; no weights are loaded.
 
 from __future__ import annotations
 
+import copy
 import mmap
 import pickle
 import shutil
@@ -21,7 +22,7 @@ from program import Program, Running
 from single_programs import ahead, entered, scratch
 from torch import Tensor, nn
 from torch.nn import functional as fn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, update_bn
+from torch.optim.swa_utils import update_bn
 from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
@@ -42,7 +43,7 @@ CUDA = DEVICE.type == "cuda"
 def claims_adam_in_hooks_of_weights(repaired: bool) -> Running:
     """Classes of claims; each weight is updated as soon as its gradient is there, which was to
     save the memory of the gradients."""
-    batch, length, width, kinds = size(32, 2), size(512, 12), size(640, 16), size(640, 7)
+    batch, length, width, kinds = size(24, 2), size(512, 12), size(640, 16), size(640, 7)
     embed = nn.Embedding(size(16_384, 50), width)
     layers = nn.Sequential(*transformer_layers(width, size(8, 2), size(10, 2)))
     model = nn.ModuleList([embed, layers, nn.LayerNorm(width), nn.Linear(width, kinds)]).to(DEVICE)
@@ -388,7 +389,8 @@ def actors_slots_in_shared_memory(repaired: bool) -> Running:
     """A learner of many actors (as IMPALA): `non_blocking` waits all the same, since memory that
     processes share is not page-locked."""
     slots, actors, long, side = 4, size(56, 2), size(24, 4), size(84, 24)
-    model = Plays(size(64, 4), size(512, 8), moves := size(18, 4)).to(DEVICE)
+    moves = size(18, 4)
+    model = Plays(size(64, 4), size(512, 8), moves).to(DEVICE)
     some = torch.randint(0, 256, (long, actors, 4, side, side), dtype=torch.uint8)
     filled = []
     for slot in range(slots):
@@ -444,7 +446,7 @@ class Scans(Dataset[tuple[Tensor, Tensor]]):
     def __init__(self, count: int, side: int, part: int) -> None:
         rng = np.random.default_rng(7)
         few = rng.random((16, side, side), dtype=np.float32)
-        self.scans = np.tile(few, (count // 16, 1, 1))
+        self.scans = few[np.arange(count) % 16]
         self.marks = (self.scans > 0.7).astype(np.uint8)
         self.part = part
 
@@ -468,7 +470,7 @@ class Dilated(nn.Module):
 
     def __init__(self, channels: int, apart: int) -> None:
         super().__init__()
-        self.norm = nn.GroupNorm(1, channels)
+        self.norm = nn.GroupNorm(16, channels)
         self.near = nn.Conv2d(channels, channels, 3, padding=1)
         self.far = nn.Conv2d(channels, channels, 3, padding=apart, dilation=apart)
 
@@ -481,19 +483,21 @@ class Dilated(nn.Module):
     "medicine",
     "persistent_workers=True: workers stay from one short epoch to the next",
     period=12,
+    marks="profiler",
 )
 def scans_workers_begin_each_epoch(repaired: bool) -> Running:
     """Is it a vessel? 384 scans are all there are, so that an epoch is twelve batches."""
-    batch, part, channels = size(32, 2), size(256, 16), size(192, 4)
-    data = Scans(12 * batch if not DEVICE.type == "cpu" else 32, size(320, 24), part)
+    batch, part, channels = size(32, 2), size(256, 16), size(256, 16)
+    data = Scans(12 * batch, size(320, 24), part)
     loader = DataLoader(
         data, batch, shuffle=True, drop_last=True, num_workers=size(4, 1), pin_memory=CUDA,
         persistent_workers=repaired,
     )  # fmt: skip
     scans: Iterator[Any] = endless(loader)
     model = nn.Sequential(
-        nn.Conv2d(1, channels, 8, 4, 2), *(Dilated(channels, 2**i) for i in range(size(4, 2))),
-        nn.ConvTranspose2d(channels, 1, 8, 4, 2),
+        nn.PixelUnshuffle(4), nn.Conv2d(16, channels, 3, padding=1),
+        *(Dilated(channels, 2**i) for i in range(size(4, 2))),
+        nn.Conv2d(channels, 16, 1), nn.PixelShuffle(4),
     ).to(DEVICE)  # fmt: skip
 
     def following() -> tuple[Tensor, Tensor]:
@@ -532,15 +536,16 @@ def normed(before: int, after: int, stride: int = 1) -> list[nn.Module]:
 )
 def wheat_statistics_of_average_every_8(repaired: bool) -> Running:
     """How many ears are where? Averaged weights need statistics of their own to be looked at."""
-    batch, side, c = size(48, 2), size(256, 16), size(64, 4)
+    batch, side, c = size(96, 2), size(320, 16), size(64, 4)
     model = nn.Sequential(
         *normed(3, c, 2), *normed(c, 2 * c, 2), *normed(2 * c, 2 * c), *normed(2 * c, 2 * c),
         *normed(2 * c, 4 * c, 2), *normed(4 * c, 4 * c), *normed(4 * c, 4 * c),
         *normed(4 * c, 4 * c), nn.Conv2d(4 * c, 1, 1), nn.Softplus(),
     ).to(DEVICE)  # fmt: skip
-    averaged = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.999))
+    averaged = copy.deepcopy(model)
+    pairs = list(averaged.parameters()), list(model.parameters())
     x, ears = noise(batch, 3, side, side), torch.rand(batch, 1, side // 8, side // 8, device=DEVICE)
-    some = [(x.roll(turn, 0),) for turn in range(size(8, 2))]
+    some = [(x.roll(turn, 0),) for turn in range(size(4, 1))] * 2
     update = adam(model, weight_decay=1e-4)
     scaler = torch.amp.GradScaler(DEVICE.type, enabled=CUDA, init_scale=2.0**10)
     short = torch.float16 if CUDA else torch.bfloat16
@@ -555,7 +560,8 @@ def wheat_statistics_of_average_every_8(repaired: bool) -> Running:
         scaler.step(update)
         scaler.update()
         update.zero_grad(set_to_none=True)
-        averaged.update_parameters(model)
+        with torch.no_grad():
+            torch._foreach_lerp_(*pairs, 0.001)
         made += 1
         if made % every == 0:
             with torch.autocast(DEVICE.type, short):
@@ -584,10 +590,11 @@ class Bets(nn.Module):
     "rl",
     "a player joins the league every 1000 updates, not every 10",
     period=10,
+    marks="phases",
 )
 def players_join_league_every_10(repaired: bool) -> Running:
     """A player learns against earlier ones, which are pickled for the processes that play."""
-    hands, knows, width, bets = size(40_960, 12), size(384, 8), size(1280, 16), size(24, 4)
+    hands, knows, width, bets = size(49_152, 12), size(384, 8), size(1024, 16), size(24, 4)
     player = nn.Sequential(
         nn.Linear(knows, width), *(Bets(width) for _ in range(size(4, 2))), nn.LayerNorm(width),
         nn.Linear(width, bets),
