@@ -52,12 +52,9 @@ SETS = (
     *("ninth", "ninth_signals", "ninth_sounds", "ninth_hosts"),
     *("tenth", "tenth_tables", "tenth_pictures", "tenth_late", "tenth_wide"),
     *("eleventh", "eleventh_kernels", "eleventh_mixed"),
-    "twelfth_kernels",
-    "twelfth",
-    "twelfth_mixed",
-    "thirteenth_kernels",
-    "thirteenth",
-    "thirteenth_mixed",
+    *("twelfth", "twelfth_kernels", "twelfth_mixed"),
+    *("thirteenth", "thirteenth_kernels", "thirteenth_mixed"),
+    *("fourteenth", "fourteenth_kernels", "fourteenth_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
