@@ -57,6 +57,7 @@ SETS = (
     "thirteenth_kernels",
     "thirteenth",
     "thirteenth_mixed",
+    "fourteenth_mixed",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
