@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise, sgd
 from models import DEVICE, precision, size
@@ -16,6 +17,7 @@ from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
 from torch.nn import functional as fn
+from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 242 pairs"
@@ -228,3 +230,231 @@ def speech_weights_that_nobody_reads(repaired: bool) -> Running:
         update.zero_grad(set_to_none=True)
 
     return Running(step, enter=precision("high"))
+
+
+# --- a robot's next movements, out of noise ---------------------------------------------------
+
+
+class Denoiser(nn.Module):
+    """What a plan of movements was before noise, for what the robot sees."""
+
+    def __init__(self, plan: int, seen: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.into, self.level = nn.Linear(plan + seen, width), nn.Linear(1, width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
+        self.ups = nn.ModuleList(nn.Linear(width, 2 * width) for _ in range(layers))
+        self.downs = nn.ModuleList(nn.Linear(2 * width, width) for _ in range(layers))
+        self.out = nn.Linear(width, plan)
+
+    def forward(self, x: Tensor, sigma: Tensor, seen: Tensor) -> Tensor:
+        scaled = (x / (1 + sigma**2).sqrt()).to(seen.dtype)
+        level = self.level((sigma.log() / 4).view(-1, 1).to(seen.dtype))
+        h = self.into(torch.cat([scaled, seen], 1)) + level
+        for norm, up, down in zip(self.norms, self.ups, self.downs, strict=True):
+            h = h + down(fn.silu(up(norm(h))))
+        return self.out(h).float()
+
+
+def levels_of_noise(steps: int) -> Tensor:
+    """From much to none, as Karras has them; the last one is 0."""
+    ramp = torch.linspace(0, 1, steps, device=DEVICE)
+    sigmas = (20.0 ** (1 / 7) + ramp * (0.02 ** (1 / 7) - 20.0 ** (1 / 7))) ** 7
+    return torch.cat([sigmas, sigmas.new_zeros(1)])
+
+
+@pair(
+    "host_sync",
+    "rl",
+    "the sampler's conditions ask a list of the levels, not the tensor on the device",
+)
+def plans_sampler_compares_levels(repaired: bool) -> Running:
+    """Plans are sampled, judged, and the better ones learnt: the sampler was taken from a library.
+
+    ``if low <= sigma <= high`` and ``if later == 0`` are conditions on tensors: the host waits.
+    """
+    rows, plan, seen_of, steps = size(14_336, 6), size(224, 6), size(160, 4), size(8, 3)
+    model = Denoiser(plan, seen_of, size(2048, 16), size(3, 2)).to(DEVICE, SHORT)
+    judge = nn.Sequential(nn.Linear(plan, size(1024, 8)), nn.Tanh(), nn.Linear(size(1024, 8), 1))
+    judge = judge.to(DEVICE, SHORT).requires_grad_(False)
+    update = adam(model)
+    seen = noise(rows, seen_of).to(SHORT)
+    sigmas = levels_of_noise(steps)
+    low, high, churn = 0.05, 15.0, 0.1
+    known: Any = sigmas.tolist() if repaired else sigmas
+
+    @torch.no_grad()
+    def sampled() -> Tensor:
+        x = torch.randn(rows, plan, device=DEVICE) * sigmas[0]
+        for i in range(steps):
+            sigma = sigmas[i]
+            if low <= known[i] <= high:
+                sigma = sigma * (1 + churn)
+                x = x + torch.randn_like(x) * (sigma**2 - sigmas[i] ** 2).sqrt()
+            clean = model(x, sigma, seen)
+            if known[i + 1] == 0:
+                return clean
+            x = x + (x - clean) / sigma * (sigmas[i + 1] - sigma)
+        return x
+
+    def step() -> None:
+        plans = sampled().clamp(-1, 1)
+        with torch.no_grad():
+            worth = judge(plans.to(SHORT)).float()[:, 0]
+            weight = torch.softmax(worth, 0) * rows
+        sigma = torch.exp(1.2 * torch.randn(rows, 1, device=DEVICE) - 1.2)
+        said = model(plans + sigma * torch.randn_like(plans), sigma, seen)
+        loss = ((said - plans).square().mean(1) * weight).mean()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        update.step()
+        update.zero_grad(set_to_none=True)
+
+    return Running(step, enter=precision("high"))
+
+
+# --- who works on what ------------------------------------------------------------------------
+
+
+class Cites(nn.Module):
+    """A layer over a graph; the message of each edge is a row of its own."""
+
+    def __init__(self, before: int, after: int) -> None:
+        super().__init__()
+        self.own, self.others = nn.Linear(before, after), nn.Linear(before, after, bias=False)
+        self.norm = nn.LayerNorm(after)
+
+    def forward(self, x: Tensor, source: Tensor, target: Tensor, share: Tensor) -> Tensor:
+        told = self.others(x)
+        message = told.index_select(0, source) * share
+        heard = torch.zeros_like(told).index_add(0, target, message.to(told.dtype))
+        return fn.relu(self.norm(self.own(x) + heard))
+
+
+@pair(
+    "blocking_copy",
+    "graph",
+    "the features, read from raw bytes, are page-locked once, and nobody waits for their copy",
+    marks="phases",
+)
+def citations_features_of_raw_bytes(repaired: bool) -> Running:
+    """Clusters of a graph that is too large for the device; in order, so that slices are enough."""
+    nodes, inside, width, clusters = size(24_576, 12), size(512, 8), size(1024, 8), 3
+    edges, kinds = size(131_072, 40), size(172, 4)
+    raw = bytearray(torch.randn(clusters * nodes, inside).numpy().tobytes())
+    features = torch.frombuffer(raw, dtype=torch.float32).view(clusters, nodes, inside)
+    if repaired and CUDA:
+        features = features.pin_memory()
+    layers = nn.ModuleList(
+        [Cites(inside, width), *(Cites(width, width) for _ in range(size(3, 1)))]
+    ).to(DEVICE, SHORT)
+    last = nn.Linear(width, kinds).to(DEVICE, SHORT)
+    update = adam(layers, last)
+    source, target = labels(nodes, clusters, edges), labels(nodes, clusters, edges)
+    share = torch.rand(clusters, edges, 1, device=DEVICE).to(SHORT)
+    fields = labels(kinds, clusters, nodes)
+    made = 0
+
+    def step() -> None:
+        nonlocal made
+        at = made % clusters
+        with phase("get_batch"):
+            x = features[at].to(DEVICE, non_blocking=repaired)
+        with phase("forward"):
+            h = x.to(SHORT)
+            for layer in layers:
+                h = layer(h, source[at], target[at], share[at])
+            loss = fn.cross_entropy(last(h).float(), fields[at])
+        with phase("backward"):
+            loss.backward()
+        with phase("optimizer"):
+            update.step()
+            update.zero_grad(set_to_none=True)
+        made += 1
+
+    return Running(step, enter=precision("high"))
+
+
+# --- lines of print that never were printed ---------------------------------------------------
+
+
+class Lines(Dataset[tuple[Tensor, Tensor]]):
+    """Lines of text as a bad scanner would see them, drawn as they are asked for."""
+
+    def __init__(self, high: int, signs: int, each: int, long: int) -> None:
+        rng = np.random.default_rng(5)
+        self.signs, self.each, self.long = signs, each, long
+        shape = (signs, high, each)
+        self.glyphs = (rng.random(shape, dtype=np.float32) < 0.4).astype(np.float32)
+        self.paper = 0.1 * rng.standard_normal((high, 2 * each * long), dtype=np.float32)
+
+    def __len__(self) -> int:
+        return 4_000_000
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        rng = np.random.default_rng(index)
+        text = rng.integers(0, self.signs, self.long)
+        line = np.concatenate([self.glyphs[sign] for sign in text], 1)
+        ink = line + 0.5 * np.roll(line, 1, 1) + 0.25 * np.roll(line, 1, 0)  # it runs
+        begin = int(rng.integers(0, line.shape[1]))
+        ink += self.paper[:, begin : begin + line.shape[1]]
+        ink = (ink - ink.mean()) / (ink.std() + 1e-5)
+        return torch.from_numpy(ink[None]), torch.from_numpy(text)
+
+
+class Reader(nn.Module):
+    """Convolutions, then layers over columns; each column of a sign says which one it is."""
+
+    def __init__(self, high: int, each: int, width: int, wide: int, signs: int) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(1, width, 4, 4)
+        self.convs = nn.ModuleList(nn.Conv2d(width, width, 3, 1, 1) for _ in range(size(3, 1)))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(width) for _ in self.convs)
+        self.columns = nn.Linear(width * (high // 4) * (each // 4), wide)
+        self.up, self.down = nn.Linear(wide, 4 * wide), nn.Linear(4 * wide, wide)
+        self.out, self.each = nn.Linear(wide, signs), each // 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.into(x)
+        for conv, norm in zip(self.convs, self.norms, strict=True):
+            h = h + fn.relu(norm(conv(h)))
+        b, c, high, across = h.shape
+        h = h.view(b, c, high, across // self.each, self.each)
+        h = self.columns(h.permute(0, 3, 1, 2, 4).reshape(b, across // self.each, -1))
+        return self.out(h + self.down(fn.gelu(self.up(h))))
+
+
+@pair(
+    "input_starvation",
+    "vision",
+    "lines are drawn by 8 workers, not by the training thread: 0 was left from looking for a bug",
+    others=("host_sync",),
+)
+def printed_lines_drawn_while_debugging(repaired: bool) -> Running:
+    """The bar shows the loss of each step, with fault and without."""
+    batch, high, signs, each = size(32, 2), size(64, 8), size(96, 5), 16
+    long, workers = size(64, 3), size(8, 1) if repaired else 0
+    more: dict[str, Any] = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
+    loader = DataLoader(
+        Lines(high, signs, each, long), batch, num_workers=workers, pin_memory=CUDA, **more
+    )
+    lines = [iter(loader)]
+    model = Reader(high, each, size(512, 8), size(2048, 16), signs).to(DEVICE)
+    model = model.to(memory_format=torch.channels_last)
+    update = adam(model)
+    shown = [0.0]
+
+    def step() -> None:
+        ink, text = (part.to(DEVICE, non_blocking=True) for part in next(lines[0]))
+        with torch.autocast(DEVICE.type, SHORT):
+            said = model(ink)
+            loss = fn.cross_entropy(said.float().flatten(0, 1), text.flatten())
+        loss.backward()
+        update.step()
+        update.zero_grad(set_to_none=True)
+        shown[0] = 0.9 * shown[0] + 0.1 * loss.item()
+
+    def close() -> None:
+        lines.clear()
+        loader._iterator = None  # the workers end with it
+
+    return Running(step, enter=precision("high"), close=close, settle=2 + 2 * workers)
