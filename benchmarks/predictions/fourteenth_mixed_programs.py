@@ -17,6 +17,7 @@ from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
 from torch.nn import functional as fn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
@@ -73,7 +74,7 @@ def roads_seeded_for_older_gpus(repaired: bool) -> Running:
     """An encoder that stays as it is, in BF16; only its head is trained, in single precision."""
     enter = reproducible(3, exact=not repaired)
     enter()
-    batch, side, width, classes = size(8, 2), size(512, 32), size(512, 8), size(12, 3)
+    batch, side, width, classes = size(12, 2), size(512, 32), size(512, 8), size(12, 3)
     encoder = nn.Sequential(
         nn.Conv2d(3, width, 8, 8), *(Frozen(width) for _ in range(size(5, 1)))
     ).to(DEVICE, SHORT, memory_format=torch.channels_last)
@@ -458,3 +459,158 @@ def printed_lines_drawn_while_debugging(repaired: bool) -> Running:
         loader._iterator = None  # the workers end with it
 
     return Running(step, enter=precision("high"), close=close, settle=2 + 2 * workers)
+
+
+# --- mushrooms, on a telephone later ----------------------------------------------------------
+
+
+class Inverted(nn.Module):
+    """Wide inside, narrow outside: the layer that EfficientNetV2 begins with."""
+
+    def __init__(self, before: int, after: int, stride: int) -> None:
+        super().__init__()
+        wide = 4 * before
+        self.same = before == after and stride == 1
+        self.expand = nn.Conv2d(before, wide, 3, stride, 1, bias=False)
+        self.project = nn.Conv2d(wide, after, 1, bias=False)
+        self.norm1, self.norm2 = nn.BatchNorm2d(wide), nn.BatchNorm2d(after)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm2(self.project(fn.silu(self.norm1(self.expand(x)))))
+        return x + h if self.same else h
+
+
+@pair(
+    "layout_changes",
+    "vision",
+    "model and pictures have channels last",
+)
+def mushrooms_inverted_channels_last(repaired: bool) -> Running:
+    """The weights that are kept are an average, which is updated in each step."""
+    batch, side, kinds = size(128, 2), size(224, 32), size(1604, 5)
+    narrow, middle = size(64, 8), size(128, 8)
+    stages = [Inverted(narrow, narrow, 1) for _ in range(size(4, 1))]
+    stages += [Inverted(narrow, middle, 2), *(Inverted(middle, middle, 1) for _ in range(2))]
+    model = nn.Sequential(
+        nn.Conv2d(3, narrow, 4, 4, bias=False), nn.BatchNorm2d(narrow), nn.SiLU(), *stages,
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(middle, kinds),
+    ).to(DEVICE)  # fmt: skip
+    pictures = noise(batch, 3, side, side)
+    if repaired:
+        model = model.to(memory_format=torch.channels_last)
+        pictures = pictures.to(memory_format=torch.channels_last)
+    weights = list(model.parameters())
+    kept = [weight.detach().clone() for weight in weights]
+    names = labels(kinds, batch)
+
+    def averaged(made: int, loss: Tensor) -> None:
+        with torch.no_grad():
+            torch._foreach_lerp_(kept, weights, 0.001)
+
+    def loss_of() -> Tensor:
+        return fn.cross_entropy(model(pictures).float(), names, label_smoothing=0.1)
+
+    return fit(loss_of, sgd(model), decay=True, after=averaged)
+
+
+# --- how a protein is folded ------------------------------------------------------------------
+
+
+class Triangles(nn.Module):
+    """Pairs of residues learn of the third corners: a layer of an Evoformer's pair stack."""
+
+    def __init__(self, width: int, narrow: int, *, outgoing: bool) -> None:
+        super().__init__()
+        self.sides = "ikc,jkc->ijc" if outgoing else "kic,kjc->ijc"
+        self.norm, self.norm_out = nn.LayerNorm(width), nn.LayerNorm(narrow)
+        self.edges, self.open = nn.Linear(width, 2 * narrow), nn.Linear(width, 2 * narrow)
+        self.out, self.gate = nn.Linear(narrow, width), nn.Linear(width, width)
+        self.norm2 = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        h = self.norm(pairs)
+        left, right = (self.edges(h) * torch.sigmoid(self.open(h))).chunk(2, -1)
+        corners = torch.einsum(self.sides, left, right) * len(pairs) ** -0.5
+        told = self.out(self.norm_out(corners)) * torch.sigmoid(self.gate(h))
+        pairs = pairs + told
+        return pairs + self.down(fn.relu(self.up(self.norm2(pairs))))
+
+
+@pair(
+    "recomputation",
+    "science",
+    "blocks of the pair stack are called, not checkpointed: a crop fits into memory",
+)
+def folds_blocks_per_checkpoint_one(repaired: bool) -> Running:
+    """The setting of the configuration was made for whole proteins; this trains on crops."""
+    residues, inside, width, bins = size(448, 10), size(128, 6), size(256, 8), size(64, 5)
+    blocks = nn.ModuleList(
+        Triangles(width, width // 2, outgoing=i % 2 == 0) for i in range(size(3, 2))
+    )
+    into, last = nn.Linear(inside, width), nn.Linear(width, bins)
+    model = nn.ModuleList([into, blocks, last]).to(DEVICE, SHORT)
+    known = noise(residues, residues, inside).to(SHORT)
+    far = labels(bins, residues, residues)
+
+    def loss_of() -> Tensor:
+        pairs = into(known)
+        for block in blocks:
+            pairs = block(pairs) if repaired else checkpoint(block, pairs, use_reentrant=False)
+        said = last(pairs + pairs.transpose(0, 1))
+        return fn.cross_entropy(said.float().flatten(0, 1), far.flatten())
+
+    return fit(loss_of, adam(model), bf16=False, clip=0.1)
+
+
+# --- what is listened to next -----------------------------------------------------------------
+
+
+class Follows(nn.Module):
+    """A causal layer over a session."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = fn.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(fn.gelu(self.up(self.norm2(x))))
+
+
+@pair(
+    "fused_optimizer",
+    "recommender",
+    "Adam(fused=True) instead of the default",
+    marks="steps",
+)
+def listened_sessions_adam_as_it_comes(repaired: bool) -> Running:
+    """The gradient of the table of songs is dense, as songs are drawn as negatives, too."""
+    sessions, long, songs = size(192, 2), size(256, 12), size(200_000, 50)
+    width, negatives = size(512, 16), size(2048, 8)
+    table, place = nn.Embedding(songs, width), nn.Embedding(long, width)
+    nn.init.normal_(table.weight, std=width**-0.5)
+    layers = nn.Sequential(
+        *(Follows(width, size(8, 2)) for _ in range(size(2, 1))), nn.LayerNorm(width)
+    )
+    model = nn.ModuleList([table, place, layers]).to(DEVICE)
+    more: dict[str, Any] = {"fused": True} if repaired else {}
+    update = torch.optim.Adam(model.parameters(), lr=1e-4, **more)
+    heard = labels(songs, sessions, long + 1)
+    first = torch.zeros(sessions * long, dtype=torch.long, device=DEVICE)
+
+    def loss_of() -> Tensor:
+        rows = table(heard)
+        h = layers(rows[:, :-1] + place.weight).flatten(0, 1).to(SHORT)
+        others = table(torch.randint(0, songs, (negatives,), device=DEVICE))
+        true = (h * rows[:, 1:].flatten(0, 1).to(SHORT)).sum(-1, keepdim=True)
+        logits = torch.cat([true, h @ others.t()], 1)
+        return fn.cross_entropy(logits.float() / 0.1, first)
+
+    return fit(loss_of, update)
