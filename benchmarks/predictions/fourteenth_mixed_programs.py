@@ -168,7 +168,7 @@ def crowded_boxes_focal_compile(repaired: bool) -> Running:
     return fit(loss_of, sgd(model), bf16=False, clip=10.0)
 
 
-# --- what is said, in 20 seconds --------------------------------------------------------------
+# --- what is said, in 40 seconds --------------------------------------------------------------
 
 
 class Hears(nn.Module):
