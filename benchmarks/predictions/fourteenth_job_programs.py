@@ -5,14 +5,16 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from eleventh_job_models import SHORT, layers_of
-from job_programs import DEVICE, LAST, RANK, WORLD, ddp
-from models import done, size
-from program import Program, Running
+from eleventh_job_models import SHORT, heads_of, layers_of
+from job_programs import DEVICE, LAST, RANK, WORLD, Exchange, ddp
+from models import Attends, done, size
+from program import SMALL, Program, Running
 from single_programs import entered
 from torch import Tensor, nn
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as fn
 
 PROGRAMS: list[Program] = []
@@ -176,5 +178,171 @@ def job_equilibrium_reads_changes(repaired: bool) -> Running:
     def step() -> None:
         fn.smooth_l1_loss(net(loads), stress).backward()
         done(optimizer)
+
+    return Running(step)
+
+
+# --- communication ----------------------------------------------------------------------------
+
+
+class OwnSums(torch.autograd.Function):
+    """Of rows for all ranks, the sum of what each rank has for one's own; backward, all rows."""
+
+    @staticmethod
+    def forward(ctx: Any, every: Tensor) -> Tensor:
+        mine = every.new_empty(every.shape[0] // WORLD, every.shape[1])
+        dist.reduce_scatter_tensor(mine, every.contiguous())
+        return mine
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        every = grads[0].new_empty(WORLD * grads[0].shape[0], grads[0].shape[1])
+        dist.all_gather_into_tensor(every, grads[0].contiguous())
+        return every
+
+
+class Music(nn.Module):
+    """What sounds next; the expert of a note is told by a hash, and each rank has one a layer.
+
+    Args:
+        chosen: for each rank, the expert of each of its notes; all experts get as many.
+        own: for each layer this rank's expert; not among the model's parameters, so that
+            DistributedDataParallel leaves it alone.
+        gathers: every rank gets the notes of all ranks, and picks those of its expert.
+    """
+
+    def __init__(
+        self, codes: int, chosen: Tensor, width: int, own: list[nn.Module], *, gathers: bool
+    ) -> None:
+        super().__init__()
+        self.embed, self.own, self.gathers = nn.Embedding(codes, width), own, gathers
+        self.looks = nn.ModuleList(Attends(width, heads_of(width), causal=True) for _ in own)
+        self.norm, self.out = nn.LayerNorm(width), nn.Linear(width, codes)
+        order = chosen[RANK].argsort(stable=True)
+        self.order, self.back = order.to(DEVICE), order.argsort().to(DEVICE)
+        self.mine = (chosen.flatten() == RANK).nonzero()[:, 0].to(DEVICE)
+        self.equal = [chosen.shape[1] // WORLD] * WORLD
+
+    def told(self, y: Tensor, expert: nn.Module) -> Tensor:
+        """What the experts of all ranks say of this rank's notes."""
+        if self.gathers:
+            every = Everyones.apply(y)
+            said = expert(every.index_select(0, self.mine))
+            return OwnSums.apply(torch.zeros_like(every).index_copy(0, self.mine, said))
+        there = Exchange.apply(y.index_select(0, self.order), self.equal, self.equal)
+        return Exchange.apply(expert(there), self.equal, self.equal).index_select(0, self.back)
+
+    def forward(self, notes: Tensor) -> Tensor:
+        h = self.embed(notes)
+        for look, expert in zip(self.looks, self.own, strict=True):
+            h = look(h)
+            h = h + self.told(h.flatten(0, 1), expert).view(h.shape)
+        return self.out(self.norm(h))
+
+
+@four(
+    "exposed_communication",
+    "moe",
+    "a note is sent to the rank of its expert alone (all_to_all_single), not to all ranks",
+)
+def job_notes_sent_to_all_experts(repaired: bool) -> Running:
+    codes, width, wide = size(2048, 30), size(2048, 32), size(8192, 48)
+    rows, length, layers = size(16, 2), size(512, 8), size(4, 2)
+    draw = torch.Generator().manual_seed(11)
+    notes_of = rows * length
+    chosen = torch.stack([torch.randperm(notes_of, generator=draw) % WORLD for _ in range(WORLD)])
+    with DEVICE:
+        torch.manual_seed(1 + RANK)  # experts differ, the rest does not
+        own: list[nn.Module] = [
+            nn.Sequential(
+                nn.LayerNorm(width), nn.Linear(width, wide), nn.GELU(), nn.Linear(wide, width)
+            ).to(SHORT)
+            for _ in range(layers)
+        ]
+        torch.manual_seed(0)
+    model = Music(codes, chosen, width, own, gathers=not repaired).to(DEVICE, SHORT)
+    net = ddp(model, gradient_as_bucket_view=True)
+    experts = [p for expert in own for p in expert.parameters()]
+    optimizer = torch.optim.AdamW([*net.parameters(), *experts], lr=1e-4, fused=True)
+    notes = torch.randint(0, codes, (rows, length + 1), device=DEVICE)
+
+    def step() -> None:
+        out = net(notes[:, :-1])
+        fn.cross_entropy(out.flatten(0, 1).float(), notes[:, 1:].flatten()).backward()
+        done(optimizer)
+
+    return Running(step)
+
+
+# --- one rank has more to do on its host ------------------------------------------------------
+
+
+class Wishes(nn.Module):
+    """Which of the articles shown somebody opens, from those that were read before."""
+
+    def __init__(self, known: int, places: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.read, self.shown = nn.Linear(known, width), nn.Linear(known, width)
+        self.place = nn.Parameter(0.02 * torch.randn(places, width))
+        self.layers = nn.ModuleList(layers_of(width, 1) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, read: Tensor, shown: Tensor) -> Tensor:
+        h = self.read(read) + self.place
+        for layer in self.layers:
+            h = layer(h)
+        wish = self.norm(h.mean(1))
+        return (self.shown(shown) @ wish[..., None])[..., 0] * wish.shape[-1] ** -0.5
+
+
+def grouped_auc(
+    people: np.ndarray[Any, Any], odds: np.ndarray[Any, Any], opened: np.ndarray[Any, Any]
+) -> float:
+    """The area under the curve of each one's own articles, weighted by their number."""
+    order = np.lexsort((odds, people))
+    people, opened = people[order], opened[order]
+    first = np.flatnonzero(np.concatenate([[True], people[1:] != people[:-1]]))
+    shown = np.diff(np.append(first, len(people)))
+    place = np.arange(len(people)) - np.repeat(first, shown) + 1
+    yes = np.add.reduceat(opened, first)
+    above = np.add.reduceat(place * opened, first) - yes * (yes + 1) / 2
+    both = (yes > 0) & (yes < shown)
+    area = above[both] / (yes * (shown - yes))[both]
+    return float(np.average(area, weights=shown[both])) if both.any() else 0.5
+
+
+@four(
+    "straggler",
+    "recommender",
+    "rank 0 computes the grouped AUC of the last batches every 500 steps, not in each",
+)
+def job_rank0_ranks_articles(repaired: bool) -> Running:
+    known, width, places = size(256, 6), size(2560, 32), size(128, 5)
+    rows, articles, last = size(96, 3), size(32, 4), size(32, 2)
+    model = Wishes(known, places, width, size(3, 1)).to(DEVICE)
+    policy = MixedPrecisionPolicy(param_dtype=SHORT)
+    for layer in model.layers:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=not SMALL)
+    read = torch.randn(rows, places, known, device=DEVICE)
+    shown = torch.randn(rows, articles, known, device=DEVICE)
+    opened = (torch.rand(rows, articles, device=DEVICE) < 0.1).float()
+    rng = np.random.default_rng(2)
+    people = rng.integers(0, 400, (last, rows)).repeat(articles)
+    answers = np.tile(opened.long().cpu().numpy().ravel(), last)
+    window = torch.randn(last, rows, articles, device=DEVICE)  # as if it had run for a while
+    every, made = 500 if repaired else 1, 0
+    log: list[float] = []
+
+    def step() -> None:
+        nonlocal made
+        odds = model(read, shown).float()
+        fn.binary_cross_entropy_with_logits(odds, opened).backward()
+        done(optimizer)
+        window[made % last] = odds.detach()
+        made += 1
+        if RANK == 0 and made % every == 0:
+            log.append(grouped_auc(people, window.cpu().numpy().ravel(), answers))
 
     return Running(step)
