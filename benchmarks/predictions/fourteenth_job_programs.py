@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from functools import partial
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from eleventh_job_models import SHORT, heads_of, layers_of
-from job_programs import DEVICE, LAST, RANK, WORLD, Exchange, ddp
+from job_programs import DEVICE, LAST, RANK, WORLD, Exchange, ddp, half
 from models import Attends, done, size
 from program import SMALL, Program, Running
 from single_programs import entered
@@ -269,6 +270,125 @@ def job_notes_sent_to_all_experts(repaired: bool) -> Running:
     def step() -> None:
         out = net(notes[:, :-1])
         fn.cross_entropy(out.flatten(0, 1).float(), notes[:, 1:].flatten()).backward()
+        done(optimizer)
+
+    return Running(step)
+
+
+class Breath(nn.Module):
+    """What is missing of the sound of lungs, from what is around it."""
+
+    def __init__(self, samples: int, places: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(samples, width), nn.Linear(width, samples)
+        self.place = nn.Parameter(0.02 * torch.randn(places, width))
+        self.layers, self.norm = layers_of(width, layers), nn.LayerNorm(width)
+
+    def forward(self, sound: Tensor) -> Tensor:
+        return self.out(self.norm(self.layers(self.into(sound) + self.place)))
+
+
+@four(
+    "exposed_communication",
+    "audio",
+    "the weights' mean over time is not summed over ranks: it is made of weights that are equal",
+)
+def job_mean_weights_kept_equal(repaired: bool) -> Running:
+    """A mean of the weights over time is what is used later; all ranks shall have the same one."""
+    samples, places, width, rows = size(320, 10), size(512, 8), size(2560, 32), size(12, 2)
+    model = Breath(samples, places, width, size(3, 1)).to(DEVICE)
+    mean = copy.deepcopy(model).requires_grad_(False)
+    now, means = list(model.parameters()), list(mean.parameters())
+    net = ddp(model, gradient_as_bucket_view=True)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-4, weight_decay=0.02, fused=True)
+    true = torch.randn(rows, places, samples, device=DEVICE)
+    hidden = (torch.rand(rows, places, 1, device=DEVICE) < 0.3).float()
+    given = true * (1.0 - hidden)
+
+    @torch.no_grad()
+    def averaged() -> None:
+        torch._foreach_lerp_(means, now, 0.002)
+        if not repaired:
+            for one in means:
+                dist.all_reduce(one)
+            torch._foreach_div_(means, WORLD)
+
+    def step() -> None:
+        with half():
+            out = net(given)
+        ((out.float() - true).square() * hidden).mean().backward()
+        done(optimizer)
+        averaged()
+
+    return Running(step)
+
+
+# --- a pipeline of the ranks ------------------------------------------------------------------
+
+
+class Part(nn.Module):
+    """A quarter of a model of video: the first takes pieces of pictures, the last returns them."""
+
+    def __init__(self, inside: int, places: int, width: int) -> None:
+        super().__init__()
+        self.into = nn.Linear(inside, width) if RANK == 0 else None
+        self.out = nn.Linear(width, inside) if RANK == LAST else None
+        self.place = nn.Parameter(0.02 * torch.randn(places, width)) if RANK == 0 else None
+        self.layers = layers_of(width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.into is not None:
+            x = self.into(x) + self.place
+        x = self.layers(x)
+        return x if self.out is None else self.out(x)
+
+
+@four("pipeline_bubble", "vision", "the batch is cut into 8 micro-batches instead of 3")
+def job_clips_in_three_pieces(repaired: bool) -> Running:
+    """All micro-batches go forward, then all of them backward; as in GPipe."""
+    inside, places, width, rows = size(1536, 12), size(512, 6), size(4096, 32), size(24, 24)
+    micro = 8 if repaired else 3
+    part = Part(inside, places, width).to(DEVICE, SHORT)
+    optimizer = torch.optim.AdamW(part.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
+    true = torch.randn(rows, places, inside, device=DEVICE).to(SHORT)
+    hidden = (torch.rand(rows, places, 1, device=DEVICE) < 0.75).to(SHORT)
+    clips, masks = true.chunk(micro), hidden.chunk(micro)
+    between = (rows // micro, places, width)
+    dist.barrier()
+
+    def room() -> Tensor:
+        return torch.empty(between, device=DEVICE, dtype=SHORT)
+
+    def forth(number: int) -> tuple[Tensor, Tensor]:
+        """What came in, and what goes on: of the last part the loss."""
+        if RANK == 0:
+            x = clips[number] * (1 - masks[number])
+        else:
+            x = room()
+            dist.recv(x, RANK - 1)
+            x.requires_grad_()
+        out = part(x)
+        if RANK < LAST:
+            dist.send(out.detach(), RANK + 1)
+            return x, out
+        missed = (out - clips[number]).float().square() * masks[number]
+        return x, missed.mean() / micro
+
+    def back(x: Tensor, out: Tensor) -> None:
+        if RANK == LAST:
+            out.backward()
+        else:
+            grad = room()
+            dist.recv(grad, RANK + 1)
+            out.backward(grad)
+        if RANK > 0:
+            assert x.grad is not None
+            dist.send(x.grad, RANK - 1)
+
+    def step() -> None:
+        kept = [forth(number) for number in range(micro)]
+        for x, out in kept:
+            back(x, out)
         done(optimizer)
 
     return Running(step)
