@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import shutil
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from eleventh_job_models import SHORT, heads_of, layers_of
 from job_programs import DEVICE, LAST, RANK, WORLD, Exchange, ddp, half
 from models import Attends, done, size
 from program import SMALL, Program, Running
-from single_programs import entered
+from single_programs import entered, scratch
 from torch import Tensor, nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn import functional as fn
@@ -103,11 +105,13 @@ def job_added_words_on_last_rank(repaired: bool) -> Running:
     if repaired:
         columns = [(old + added) // WORLD] * WORLD
     first = sum(columns[:RANK])
-    model = Reads(old + added, length, width, size(3, 1)).to(DEVICE, SHORT)
+    with DEVICE:
+        model = Reads(old + added, length, width, size(3, 1)).to(SHORT)
     net = ddp(model, gradient_as_bucket_view=True)
     mine = nn.Parameter(torch.randn(columns[RANK], width, device=DEVICE).mul(0.02).to(SHORT))
     weights = [*net.parameters(), mine]
     optimizer = torch.optim.AdamW(weights, lr=1e-4, betas=(0.9, 0.95), fused=True)
+    torch.manual_seed(3)  # the same on all ranks, which have drawn unequal numbers of weights
     text = torch.randint(0, old + added, (rows, length), device=DEVICE)
     after = torch.randint(0, old + added, (WORLD * rows * length,), device=DEVICE)  # all ranks'
 
@@ -296,7 +300,8 @@ class Breath(nn.Module):
 def job_mean_weights_kept_equal(repaired: bool) -> Running:
     """A mean of the weights over time is what is used later; all ranks shall have the same one."""
     samples, places, width, rows = size(320, 10), size(512, 8), size(2560, 32), size(12, 2)
-    model = Breath(samples, places, width, size(3, 1)).to(DEVICE)
+    with DEVICE:
+        model = Breath(samples, places, width, size(3, 1))
     mean = copy.deepcopy(model).requires_grad_(False)
     now, means = list(model.parameters()), list(mean.parameters())
     net = ddp(model, gradient_as_bucket_view=True)
@@ -348,8 +353,10 @@ def job_clips_in_three_pieces(repaired: bool) -> Running:
     """All micro-batches go forward, then all of them backward; as in GPipe."""
     inside, places, width, rows = size(1536, 12), size(512, 6), size(4096, 32), size(24, 24)
     micro = 8 if repaired else 3
-    part = Part(inside, places, width).to(DEVICE, SHORT)
+    with DEVICE:
+        part = Part(inside, places, width).to(SHORT)
     optimizer = torch.optim.AdamW(part.parameters(), lr=1e-4, betas=(0.9, 0.95), fused=True)
+    torch.manual_seed(3)  # the last rank knows what the first one has hidden
     true = torch.randn(rows, places, inside, device=DEVICE).to(SHORT)
     hidden = (torch.rand(rows, places, 1, device=DEVICE) < 0.75).to(SHORT)
     clips, masks = true.chunk(micro), hidden.chunk(micro)
@@ -439,7 +446,8 @@ def grouped_auc(
 def job_rank0_ranks_articles(repaired: bool) -> Running:
     known, width, places = size(256, 6), size(2560, 32), size(128, 5)
     rows, articles, last = size(96, 3), size(32, 4), size(32, 2)
-    model = Wishes(known, places, width, size(3, 1)).to(DEVICE)
+    with DEVICE:
+        model = Wishes(known, places, width, size(3, 1))
     policy = MixedPrecisionPolicy(param_dtype=SHORT)
     for layer in model.layers:
         fully_shard(layer, mp_policy=policy)
@@ -466,3 +474,100 @@ def job_rank0_ranks_articles(repaired: bool) -> Running:
             log.append(grouped_auc(people, window.cpu().numpy().ravel(), answers))
 
     return Running(step)
+
+
+# --- now and then -----------------------------------------------------------------------------
+
+
+class ToAll(torch.autograd.Function):
+    """What all ranks have goes into their slices; backward, the sum of what these say of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        grad = grads[0].contiguous()
+        dist.all_reduce(grad)
+        return grad
+
+
+class OfAll(torch.autograd.Function):
+    """The sum of what the slices give."""
+
+    @staticmethod
+    def forward(ctx: Any, part: Tensor) -> Tensor:
+        every = part.clone()
+        dist.all_reduce(every)
+        return every
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+class Sliced(nn.Module):
+    """Two products of which each rank has a slice: of the columns first, then of the rows."""
+
+    def __init__(self, width: int, inner: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up = nn.Linear(width, inner // WORLD, bias=False)
+        self.down = nn.Linear(inner // WORLD, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = fn.gelu(self.up(ToAll.apply(self.norm(x))))
+        return x + OfAll.apply(self.down(h))
+
+
+EVERY = 25
+
+
+@four(
+    "checkpoint_stall",
+    "science",
+    f"slices are collected and saved every {100 * EVERY} steps instead of every {EVERY}",
+    others=("exposed_communication",),
+    period=EVERY,
+)
+def job_slices_collected_by_rank0(repaired: bool) -> Running:
+    """What genes a cell expresses after a drug; rank 0 saves the model as if it were on one GPU."""
+    genes, width, inner, cells = size(1024, 16), size(2048, 16), size(16_384, 32), size(32_768, 8)
+    blocks = size(3, 2)
+    with DEVICE:
+        model = nn.Sequential(
+            nn.Linear(genes, width),
+            *(Sliced(width, inner) for _ in range(blocks)),
+            nn.LayerNorm(width),
+            nn.Linear(width, genes),
+        ).to(SHORT)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    before = torch.randn(cells, genes, device=DEVICE).to(SHORT)
+    after = torch.randn(cells, genes, device=DEVICE).to(SHORT)
+    folder, every, made = Path(scratch()), 100 * EVERY if repaired else EVERY, 0
+
+    @torch.no_grad()
+    def save() -> None:
+        whole: dict[str, Tensor] = {}
+        for name, weight in model.state_dict().items():
+            sliced = name.endswith(("up.weight", "down.weight"))
+            if sliced:
+                parts = [torch.empty_like(weight) for _ in range(WORLD)] if RANK == 0 else None
+                dist.gather(weight, parts)
+            if RANK == 0:
+                columns = 0 if name.endswith("up.weight") else 1
+                whole[name] = torch.cat(parts, columns) if sliced and parts else weight
+        if RANK == 0:
+            torch.save({name: weight.cpu() for name, weight in whole.items()}, folder / "new.pt")
+            (folder / "new.pt").replace(folder / "last.pt")
+
+    def step() -> None:
+        nonlocal made
+        fn.mse_loss(model(before).float(), after.float()).backward()
+        done(optimizer)
+        made += 1
+        if made % every == 0:
+            save()
+
+    return Running(step, close=lambda: shutil.rmtree(folder, ignore_errors=True))
