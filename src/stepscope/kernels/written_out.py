@@ -49,6 +49,12 @@ _LETTERS: Final = (
     ("d", re.compile(r"^(div|div_true|divides)$", re.IGNORECASE)),
     ("n", re.compile(r"^neg$")),
     ("i", re.compile(r"^reciprocal$")),
+    ("w", re.compile(r"^where$")),
+    (">", re.compile(r"^compare")),
+    ("g", re.compile(r"^sign$")),
+    ("b", re.compile(r"^abs$", re.IGNORECASE)),
+    ("R", re.compile(r"^threshold$")),
+    ("o", re.compile(r"^Fill$")),
 )
 LARGEST: Final = re.compile(r"MaxOps|MaxNan|max_functor")
 """Reductions to the largest: ``max`` with its place, ``amax``."""
@@ -120,6 +126,28 @@ FUNCTIONS: Final = (
         re.compile(rb"(?:mc*)?dc*mc*m?"),
         (2.0, 3.0),
     ),
+    Function(
+        "selu/elu",
+        # the lower half by where, or both halves by clamp
+        re.compile(rb"(?:>c*xc*ac*(?:mc*)?|xc*ac*(?:mc*)?>c*)w(?:c*m)?|hc*xc*ac*(?:mc*)?hc*a(?:c*m)?"),
+        re.compile(
+            rb"(?:mc*)?[co]*w[co]*w[co]*(?:mc*){1,2}a"
+            rb"|(?:mc*)?[co]*>c*w[co]*(?:mc*){1,2}[co]*>c*wc*a"
+        ),
+        (2.0, 3.0),
+    ),
+    Function(
+        "leaky_relu",
+        re.compile(rb"(?:>c*mc*|mc*>c*)w"),
+        re.compile(rb"[co]*w[co]*w[co]*mc*a"),
+        (2.0, 3.0),
+    ),
+    Function(
+        "softshrink",
+        re.compile(rb"(?:gc*bc*ac*hc*|bc*ac*hc*gc*)m"),
+        re.compile(rb"(?:mc*){1,2}R[co]*g[co]*m(?:[co]*a)?"),
+        (2.0, 3.0),
+    ),
     # of chunks, whose gradients are put side by side again
     Function(
         "glu", re.compile(rb"sc*m"), re.compile(rb"mc*mc*Sc*k"), (3.0, 5.0), own_gradient=True
@@ -151,6 +179,8 @@ _WIDE: Final = 4_096
 _EACH_BLOCK: Final = 1.25
 """Values a ns that the block reads which computes one mean and variance of ``group_norm``, at the
 clock of an H100."""
+_HALF: Final = ("bfloat16_copy", "float16_copy")
+_BESIDE: Final = 3  # copies and casts that may stand between a call and the cast of its result
 _ONE_BLOCK: Final = 1024  # elements of the smallest launch of a vectorised kernel
 _CHANNELS: Final = 4  # of a group, at least: the gradients of a norm have a block for each
 _ELEMENTWISE: Final = re.compile(r"(?<!\w)elementwise_kernel<(?:\(int\))?\d+, ?(?:\(int\))?(\d+)")
@@ -203,15 +233,18 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     length = calls.last - calls.first
     call = np.repeat(np.arange(len(length)), length)
     place = np.repeat(calls.first - np.cumsum(length) + length, length) + np.arange(length.sum())
+    half, beside, of_beside = _in_half(kernels, rows, calls)
+    place, call = np.append(place, beside), np.append(call, of_beside)
     of_call = rows[place]
     spent = kernels.duration_ns[of_call]
     total = np.bincount(call, spent, len(length))
     function, back = calls.function, calls.back
     letters = np.frombuffer(text, np.uint8)
     ahead_ns, back_ns = _library_ns(kernels, of_call, letters[place], call, calls)
-    takes = np.where(back, back_ns, ahead_ns)
+    takes = np.where(back, back_ns, ahead_ns) * np.where(half, 0.5, 1.0)
     new = np.zeros(len(of_call), np.int64)
-    new[longest_of_runs(spent, call, np.ones(len(call), bool))] = np.rint(takes).astype(np.int64)
+    longest = np.flatnonzero(longest_of_runs(spent, call, np.ones(len(call), bool)))
+    new[longest] = np.rint(takes[call[longest]]).astype(np.int64)
     ends = [float((part * takes).sum()) for part in _SURE]
     rest = _gradients(kernels, rows, letters, place)
     owed = np.array([f.backward is None for f in FUNCTIONS])[function] & ~back
@@ -304,8 +337,12 @@ def _of_one_size(kernels: Kernels, rows: IntArray, calls: _Calls) -> BoolArray:
 
     The sigmoid of a value for each channel times an image is no ``silu``.
     """
-    first, last = rows[calls.first], rows[calls.last - 1]
-    one, other = (launched_elements(kernels, row) for row in (first, last))
+    return _as_many(kernels, rows[calls.first], rows[calls.last - 1])
+
+
+def _as_many(kernels: Kernels, rows: IntArray, others: IntArray) -> BoolArray:
+    """Whether kernels make as many elements as others, where both are known."""
+    one, other = (launched_elements(kernels, row) for row in (rows, others))
     known = (one > 0) & (other > 0)
     found: BoolArray = ~known | (np.abs(one - other) <= SAME_SIZE * np.maximum(one, other))
     return found
@@ -327,6 +364,69 @@ def _certain(calls: _Calls, alike: BoolArray) -> _Calls:
     keep = ~of_gate | (forward | (calls.back & (function == meant))) & enough
     keep &= among(function, distinct_values(function[~calls.back]).tolist())
     return _Calls(calls.first[keep], calls.last[keep], function[keep], calls.back[keep])
+
+
+def _in_half(
+    kernels: Kernels, rows: IntArray, calls: _Calls
+) -> tuple[BoolArray, IntArray, IntArray]:
+    """Calls whose function the library has in half precision, and the casts that then go, too.
+
+    Autocast computes powers, exponentials and logarithms in single precision, and so what is
+    written out by them; the result is then cast. The library's activation stays in half precision.
+
+    Returns:
+        Whether a call is one; places of casts beside them, and the call of each.
+    """
+    casts, copies = (
+        np.array([*of_name, False])[np.where(rows >= 0, kernels.gpu.ops["name"][rows], -1)]
+        for of_name in (
+            [kernel.operation in _HALF for kernel in kernels.classes],
+            [kernel.category == "copy" for kernel in kernels.classes],
+        )
+    )
+    activation = np.array([f.backward is not None for f in FUNCTIONS])[calls.function]
+    numbers = np.arange(len(calls.first))
+    # to single precision in the call: behind a norm in it there is nothing to cast
+    widened = np.concatenate(([0], np.cumsum(copies & ~casts)))
+    widens = widened[calls.last] > widened[np.maximum(calls.first - 1, 0)]
+    forward = numbers[activation & ~calls.back & widens]
+    place, call = _beside(kernels, rows, calls, forward, casts, copies)
+    half = np.zeros(len(numbers), bool)
+    half[call] = True
+    for function in distinct_values(calls.function[half]).tolist():
+        of_function = calls.function == function
+        if half[of_function].sum() >= _OF_CALLS * (of_function & ~calls.back).sum():
+            half |= of_function
+    backward = numbers[half & calls.back]
+    place_back, call_back = _beside(kernels, rows, calls, backward, copies, copies)
+    return half, np.append(place, place_back), np.append(call, call_back)
+
+
+def _beside(
+    kernels: Kernels,
+    rows: IntArray,
+    calls: _Calls,
+    which: IntArray,
+    wanted: BoolArray,
+    copies: BoolArray,
+) -> tuple[IntArray, IntArray]:
+    """The first wanted kernel that makes as many elements as each call, in the copies beside it.
+
+    Behind forward calls, where weights may be cast before the result is; before backward calls.
+    """
+    place, call = [], []
+    left = which
+    for distance in range(_BESIDE):
+        back = calls.back[left]
+        at = np.where(back, calls.first[left] - 1 - distance, calls.last[left] + distance)
+        inside = (at >= 0) & (at < len(rows))
+        left, at = left[inside], at[inside]
+        left, at = left[copies[at]], at[copies[at]]
+        same = wanted[at] & _as_many(kernels, rows[calls.last[left] - 1], rows[at])
+        place.append(at[same])
+        call.append(left[same])
+        left = left[~same]
+    return np.concatenate(place), np.concatenate(call)
 
 
 def _library_ns(
@@ -437,6 +537,21 @@ def _pass_ns(kernels: Kernels, rows: IntArray, call: IntArray, count: int) -> Fl
     return np.where(moved > 0, found, longest / 2)
 
 
+def _has_own_gradient(kernels: Kernels) -> BoolArray:
+    """Operations of the library's functions whose gradients are kernels of their own.
+
+    These are no gradients of a norm: ``GeluBackward`` stands for ``Gelu`` alone.
+    """
+    names = [kernel.operation.lower() for kernel in kernels.classes]
+    backward = {name.replace("_", "") for name in names if "backward" in name}
+    own = [
+        bool(name) and any(one.startswith(f"{name.replace('_', '')}backward") for one in backward)
+        for name in names
+    ]
+    found: BoolArray = np.array([*own, False])[kernels.gpu.ops["name"]]
+    return found
+
+
 def _gradients(kernels: Kernels, rows: IntArray, letters: AnyArray, claimed: IntArray) -> IntArray:
     """Rows of the backward pass that are gradients of functions whose own kernels do not tell.
 
@@ -452,7 +567,7 @@ def _gradients(kernels: Kernels, rows: IntArray, letters: AnyArray, claimed: Int
     spent = np.where(free, kernels.duration_ns[row], 0)
     backward = np.where(rows >= 0, kernels.phase[row], -1) == PHASES.index("backward")
     calls_ns = int(kernels.duration_ns[rows[claimed]].sum())
-    another = ~backward & ~among(letters, [*b"ack", _NONE])
+    another = ~backward & ~among(letters, [*b"ack", _NONE]) & ~_has_own_gradient(kernels)[row]
     if int(spent[another].sum()) > _ELSE * calls_ns:
         return np.zeros(0, np.int64)
     # the sums behind products and convolutions are the gradients of biases
