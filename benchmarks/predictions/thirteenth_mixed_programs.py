@@ -223,7 +223,7 @@ class Gates(nn.Module):
 @pair(
     "low_precision_unused",
     "language",
-    "torch.autocast is given the device of the model, not that of the rows before their upload",
+    "autocast to BF16 is given the device of the model, not that of the rows before their upload",
     marks="steps",
 )
 def packets_autocast_where_rows_were_read(repaired: bool) -> Running:
