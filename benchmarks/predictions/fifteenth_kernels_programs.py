@@ -157,3 +157,182 @@ def room_echoes_decoded_below_autocast(repaired: bool) -> Running:
         return decoded(codes) + 0.01 * far
 
     return fit(loss_of, adam(encoder, decoder), bf16=False, matmul="highest", clip=1.0)
+
+
+# --- returns that are wished for ------------------------------------------------------------------
+
+
+class Recalls(nn.Module):
+    """What was wished, seen and done looks at what came before it; as in a small GPT."""
+
+    seen: Tensor
+
+    def __init__(self, width: int, heads: int, long: int, drop: float, *, by_hand: bool) -> None:
+        super().__init__()
+        self.heads, self.drop, self.by_hand = heads, drop, by_hand
+        self.norm = nn.LayerNorm(width)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.feed = Feeds(width)
+        seen = torch.ones(1, 1, long, long, dtype=torch.bool).tril()
+        self.register_buffer("seen", seen, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        y = self.norm(x)
+        q, k, v = (
+            of(y).view(b, t, self.heads, -1).transpose(1, 2) for of in (self.q, self.k, self.v)
+        )
+        if self.by_hand:
+            scores = torch.matmul(q, k.transpose(2, 3)) / math.sqrt(d // self.heads)
+            least = torch.full((), torch.finfo(x.dtype).min, dtype=x.dtype, device=x.device)
+            shares = fn.softmax(torch.where(self.seen[..., :t, :t], scores, least), dim=-1)
+            y = torch.matmul(fn.dropout(shares, self.drop, self.training), v)
+        else:
+            y = fn.scaled_dot_product_attention(q, k, v, is_causal=True, dropout_p=self.drop)
+        return self.feed(x + self.out(y.transpose(1, 2).reshape(b, t, d)))
+
+
+@pair(
+    "unfused_attention",
+    "rl",
+    "scaled_dot_product_attention(is_causal=True) with its own dropout, without the mask's buffer",
+    marks="phases",
+)
+def wished_returns_masks_by_where(repaired: bool) -> Running:
+    """What a kiln's pilot does next, if so much is to be gained; a decision transformer in BF16."""
+    batch, moments, width, heads = size(28, 2), size(256, 4), size(1024, 16), size(8, 2)
+    state_of, acts = size(192, 6), size(32, 3)
+    with torch.device(DEVICE):
+        wished, stated, acted = (
+            nn.Linear(1, width),
+            nn.Linear(state_of, width),
+            nn.Linear(acts, width),
+        )
+        layers = nn.Sequential(
+            *(
+                Recalls(width, heads, 3 * moments, 0.1, by_hand=not repaired)
+                for _ in range(size(4, 1))
+            )
+        )
+        norm, last = nn.LayerNorm(width), nn.Linear(width, acts)
+        when = nn.Embedding(moments, width)
+    model = nn.ModuleList([wished, stated, acted, layers, norm, last, when]).to(SHORT)
+    gain, state = noise(batch, moments, 1).to(SHORT), noise(batch, moments, state_of).to(SHORT)
+    act = noise(batch, moments, acts).clamp(-1, 1).to(SHORT)
+
+    def loss_of() -> Tensor:
+        three = torch.stack([wished(gain), stated(state), acted(act)], 2) + when.weight[:, None]
+        h = norm(layers(three.flatten(1, 2)))
+        # what is done follows from the place of the state, the second one of three
+        said = last(h.unflatten(1, (moments, 3))[:, :, 1]).float().tanh()
+        return fn.mse_loss(said, act.float())
+
+    return fit(loss_of, adam(model), bf16=False, clip=0.25)
+
+
+# --- what comes out of wells ----------------------------------------------------------------------
+
+
+class Mish(nn.Module):
+    """A smooth ramp with a dip; by the formula, or the library's."""
+
+    def __init__(self, *, by_formula: bool) -> None:
+        super().__init__()
+        self.by_formula = by_formula
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.by_formula:
+            return x * torch.tanh(torch.log(1 + torch.exp(x)))
+        return fn.mish(x)
+
+
+class Foresees(nn.Module):
+    """A part of what comes, and which part of what was seen that explains; as in N-BEATS."""
+
+    def __init__(self, past: int, width: int, future: int, *, by_formula: bool) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(past, width), Mish(by_formula=by_formula),
+            nn.Linear(width, width), Mish(by_formula=by_formula),
+            nn.Linear(width, width), Mish(by_formula=by_formula),
+        )  # fmt: skip
+        self.back, self.on = nn.Linear(width, past), nn.Linear(width, future)
+
+    def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.body(seen)
+        return seen - self.back(h), self.on(h)
+
+
+@pair(
+    "fusion_opportunity",
+    "series",
+    "torch.nn.functional.mish instead of its formula",
+    marks="steps",
+)
+def pressures_of_wells_mish_by_formula(repaired: bool) -> Running:
+    """Pressures in wells for the next days, from the last weeks; TF32, gradients clipped."""
+    wells, past, future, width = size(9216, 6), size(1536, 12), size(384, 4), size(3072, 16)
+    blocks = nn.ModuleList(
+        Foresees(past, width, future, by_formula=not repaired) for _ in range(size(2, 2))
+    ).to(DEVICE)
+    seen, comes = noise(wells, past), noise(wells, future)
+
+    def loss_of() -> Tensor:
+        rest, said = seen, torch.zeros_like(comes)
+        for block in blocks:
+            rest, part = block(rest)
+            said = said + part
+        return fn.smooth_l1_loss(said, comes)
+
+    return fit(loss_of, adam(blocks), bf16=False, clip=1.0)
+
+
+# --- roads ----------------------------------------------------------------------------------------
+
+
+class OverRoads(nn.Module):
+    """Sensors take up what the graph, which is learnt, sends them; then each by itself."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(channels)
+        self.own, self.sent = nn.Linear(channels, channels), nn.Linear(channels, channels)
+
+    def forward(self, x: Tensor, graph: Tensor) -> Tensor:
+        n, b, c = x.shape
+        y = self.norm(x)
+        got = (graph @ y.reshape(n, b * c)).view(n, b, c)
+        return x + fn.gelu(self.own(y) + self.sent(got))
+
+
+@pair(
+    "aligned_shapes",
+    "graph",
+    "seven sensors that measure nothing and are not scored make the graph 2720 wide",
+)
+def road_sensors_graph_of_2713(repaired: bool) -> Running:
+    """Speeds on a city's roads; which sensors concern each other is learnt; weights in BF16."""
+    real = size(2713, 13)
+    sensors = -(-real // 16) * 16 if repaired else real
+    times, channels, known, hours = size(128, 3), size(128, 8), size(24, 4), size(12, 2)
+    with torch.device(DEVICE):
+        into, out = nn.Linear(known, channels), nn.Linear(channels, hours)
+        layers = nn.ModuleList(OverRoads(channels) for _ in range(size(4, 2)))
+        ends = nn.Parameter(torch.randn(2, sensors, size(64, 4)) * 0.3)
+    model = nn.ModuleList([into, out, layers]).to(SHORT)
+    update = torch.optim.AdamW([*model.parameters(), ends], 1e-4, fused=True)
+    seen = fn.pad(noise(real, times, known), (0, 0, 0, 0, 0, sensors - real)).to(SHORT)
+    comes = noise(real, times, hours)
+    # nobody listens to sensors that are not there
+    there = torch.arange(sensors, device=DEVICE) < real
+
+    def loss_of() -> Tensor:
+        near = fn.relu(ends[0] @ ends[1].t()).masked_fill(~there, -1e4)
+        graph = near.softmax(1).to(SHORT)
+        h = into(seen)
+        for layer in layers:
+            h = layer(h, graph)
+        return fn.l1_loss(out(h)[:real].float(), comes)
+
+    return fit(loss_of, update, bf16=False)
