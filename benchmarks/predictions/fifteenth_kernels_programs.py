@@ -102,7 +102,7 @@ def harmonics(shares: Tensor, loud: Tensor, pitch: Tensor, turns: Tensor, count:
 def flutes_harmonics_compile(repaired: bool) -> Running:
     """A flute's sound from pitch and how it is blown, as in DDSP; the network in BF16."""
     sounds, frames, hop, many = size(40, 2), size(250, 4), size(192, 8), size(64, 5)
-    width, blown_by = size(3072, 16), size(128, 6)
+    width, blown_by = size(4096, 16), size(128, 6)
     parts: list[nn.Module] = [nn.Linear(blown_by, width), nn.GELU()]
     for _ in range(size(4, 1)):
         parts += [nn.Linear(width, width), nn.GELU()]
@@ -196,7 +196,7 @@ class Recalls(nn.Module):
 @pair(
     "unfused_attention",
     "rl",
-    "scaled_dot_product_attention(is_causal=True) with its own dropout, without the mask's buffer",
+    "scaled_dot_product_attention(is_causal=True) with its own dropout instead of torch.where and softmax",
     marks="phases",
 )
 def wished_returns_masks_by_where(repaired: bool) -> Running:
@@ -315,7 +315,7 @@ def road_sensors_graph_of_2713(repaired: bool) -> Running:
     """Speeds on a city's roads; which sensors concern each other is learnt; weights in BF16."""
     real = size(2713, 13)
     sensors = -(-real // 16) * 16 if repaired else real
-    times, channels, known, hours = size(128, 3), size(128, 8), size(24, 4), size(12, 2)
+    times, channels, known, hours = size(160, 3), size(128, 8), size(24, 4), size(12, 2)
     with torch.device(DEVICE):
         into, out = nn.Linear(known, channels), nn.Linear(channels, hours)
         layers = nn.ModuleList(OverRoads(channels) for _ in range(size(4, 2)))
@@ -336,3 +336,151 @@ def road_sensors_graph_of_2713(repaired: bool) -> Running:
         return fn.l1_loss(out(h)[:real].float(), comes)
 
     return fit(loss_of, update, bf16=False)
+
+
+# --- substations ----------------------------------------------------------------------------------
+
+
+class AmongSeries(nn.Module):
+    """Each series is a token, and looks at all others."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.norm = heads, nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.feed = Feeds(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, d = x.shape
+        qkv = self.qkv(self.norm(x)).view(b, n, 3, self.heads, d // self.heads)
+        y = fn.scaled_dot_product_attention(*qkv.permute(2, 0, 3, 1, 4).unbind())
+        return self.feed(x + self.out(y.transpose(1, 2).reshape(b, n, d)))
+
+
+@pair("lower_precision", "series", "autocast to BF16 around model and loss, which were in TF32")
+def substations_series_as_tokens_tf32(repaired: bool) -> Running:
+    """What flows through substations tomorrow; series are tokens, as in the iTransformer."""
+    batch, series, past, future = size(48, 2), size(320, 6), size(672, 12), size(96, 4)
+    width, heads = size(1536, 16), size(12, 2)
+    layers = (AmongSeries(width, heads) for _ in range(size(3, 1)))
+    model = nn.Sequential(
+        nn.Linear(past, width), *layers, nn.LayerNorm(width), nn.Linear(width, future)
+    ).to(DEVICE)
+    seen, comes = noise(batch, series, past), noise(batch, series, future)
+
+    def loss_of() -> Tensor:
+        # each series is seen by its own scale, and foreseen by it
+        middle, spread = seen.mean(-1, keepdim=True), seen.std(-1, keepdim=True) + 1e-5
+        said = model((seen - middle) / spread).float() * spread + middle
+        return fn.mse_loss(said, comes)
+
+    return fit(loss_of, adam(model), bf16=repaired, decay=True)
+
+
+# --- an arcade ------------------------------------------------------------------------------------
+
+
+class Beside(nn.Module):
+    """Two convolutions beside what came in."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(fn.relu(self.first(fn.relu(x))))
+
+
+class Player(nn.Module):
+    """What to do, and what the moment is worth; a wide network of IMPALA's kind."""
+
+    def __init__(self, frames: int, channels: tuple[int, ...], side: int, acts: int) -> None:
+        super().__init__()
+        parts: list[nn.Module] = []
+        for before, after in zip((frames, *channels[:-1]), channels, strict=True):
+            parts += [nn.Conv2d(before, after, 3, padding=1), nn.MaxPool2d(3, 2, 1)]
+            parts += [Beside(after), Beside(after)]
+            side = (side + 1) // 2
+        self.sees = nn.Sequential(*parts, nn.ReLU())
+        self.thinks = nn.Linear(channels[-1] * side * side, size(512, 8))
+        self.acts, self.worth = nn.Linear(size(512, 8), acts), nn.Linear(size(512, 8), 1)
+
+    def forward(self, screens: Tensor) -> tuple[Tensor, Tensor]:
+        h = fn.relu(self.thinks(self.sees(screens / 255).flatten(1)))
+        return self.acts(h).float(), self.worth(h).float()[:, 0]
+
+
+@pair("layout_changes", "rl", "channels_last for the player and the screens that it learns from")
+def arcade_player_screens_by_channel(repaired: bool) -> Running:
+    """A minibatch of proximal policy optimisation, from an arcade's screens; BF16."""
+    batch, side, frames, acts = size(640, 3), size(84, 12), size(4, 2), size(16, 4)
+    channels = (size(64, 8), size(128, 8), size(128, 8))
+    player = Player(frames, channels, side, acts).to(DEVICE)
+    screens = labels(256, batch, frames, side, side).to(torch.uint8)
+    if repaired:
+        player = player.to(memory_format=torch.channels_last)
+        screens = screens.contiguous(memory_format=torch.channels_last)
+    did, gains, worths = labels(acts, batch, 1), noise(batch), noise(batch)
+    before = torch.full((batch,), -math.log(acts), device=DEVICE)
+
+    def loss_of() -> Tensor:
+        said, worth = player(screens)
+        likely = said.log_softmax(-1)
+        ratio = (likely.gather(1, did)[:, 0] - before).exp()
+        better = torch.minimum(ratio * gains, ratio.clamp(0.8, 1.2) * gains).mean()
+        spread = -(likely.exp() * likely).sum(-1).mean()
+        return 0.5 * fn.mse_loss(worth, worths) - better - 0.01 * spread
+
+    return fit(loss_of, adam(player, eps=1e-5), clip=0.5)
+
+
+# --- what is put into carts -----------------------------------------------------------------------
+
+
+class Gathers(nn.Module):
+    """What was put into a cart so far, as running means of what a layer makes of it."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.both = nn.LayerNorm(width), nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, before: Tensor) -> Tensor:
+        kept, gate = self.both(self.norm(x)).chunk(2, -1)
+        return x + self.out(torch.matmul(before, kept) * fn.silu(gate))
+
+
+@pair(
+    "casts_and_copies",
+    "recommender",
+    "the items' rows are cast to BF16 once, not by autocast in each part of the scores",
+)
+def carts_scored_in_parts(repaired: bool) -> Running:
+    """The next item of a cart, among all; scores are made in parts, and item 0 fills carts up.
+
+    Autocast remembers casts of weights; rows of a weight are none.
+    """
+    carts, long, width, parts = size(96, 4), size(64, 5), size(2048, 16), size(8, 2)
+    items = size(40_960, 40)
+    table, norm = nn.Embedding(items + 1, width, padding_idx=0), nn.LayerNorm(width)
+    gathers = Gathers(width)
+    model = nn.ModuleList([table, gathers, norm]).to(DEVICE)
+    bought = labels(items, carts, long + 1) + 1
+    before = torch.ones(long, long, device=DEVICE).tril()
+    before = before / before.sum(1, keepdim=True)
+
+    def loss_of() -> Tensor:
+        h = gathers(table(bought[:, :-1]), before)
+        found = (norm(h) * width**-0.5).flatten(0, 1).chunk(parts)
+        following = (bought[:, 1:] - 1).flatten().chunk(parts)
+        rows = table.weight[1:]
+        if repaired:
+            rows = rows.to(SHORT)
+        off = [
+            fn.cross_entropy(fn.linear(part, rows), right, reduction="sum")
+            for part, right in zip(found, following, strict=True)
+        ]
+        return torch.stack(off).sum() / bought[:, 1:].numel()
+
+    return fit(loss_of, adam(model))
