@@ -196,7 +196,7 @@ class Recalls(nn.Module):
 @pair(
     "unfused_attention",
     "rl",
-    "scaled_dot_product_attention(is_causal=True) with its own dropout instead of torch.where and softmax",
+    "scaled_dot_product_attention(is_causal=True) with its own dropout, not where and softmax",
     marks="phases",
 )
 def wished_returns_masks_by_where(repaired: bool) -> Running:
