@@ -414,7 +414,7 @@ class Player(nn.Module):
 @pair("layout_changes", "rl", "channels_last for the player and the screens that it learns from")
 def arcade_player_screens_by_channel(repaired: bool) -> Running:
     """A minibatch of proximal policy optimisation, from an arcade's screens; BF16."""
-    batch, side, frames, acts = size(640, 3), size(84, 12), size(4, 2), size(16, 4)
+    batch, side, frames, acts = size(800, 3), size(84, 12), size(4, 2), size(16, 4)
     channels = (size(64, 8), size(128, 8), size(128, 8))
     player = Player(frames, channels, side, acts).to(DEVICE)
     screens = labels(256, batch, frames, side, side).to(torch.uint8)
