@@ -6,18 +6,23 @@ device paces the repaired sides.
 
 from __future__ import annotations
 
+import math
 import random
 import shutil
+import zlib
+from functools import partial
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, size
-from program import Program, Running
-from single_programs import entered, scratch
+from models import DEVICE, graphed, made_optimizer, precision, size
+from program import Program, Running, phase
+from single_programs import entered, loaded, scratch
 from torch import Tensor, nn
 from torch.nn import functional as fn
+from torch.utils.data import Dataset
 
 PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 276 pairs"
@@ -276,7 +281,7 @@ class Ships(nn.Module):
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float) -> list[int]:
     """Boxes that no better one overlaps by more."""
-    kept, order = [], list(np.argsort(-scores))
+    kept, order = [], np.argsort(-scores)
     areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
     dropped = np.zeros(len(boxes), dtype=bool)
     for place, best in enumerate(order):
@@ -299,7 +304,7 @@ def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float) -> list[int]:
     marks="steps",
 )
 def ships_suppressed_for_the_log(repaired: bool) -> Running:
-    pictures, side, shown, best = size(24, 2), size(384, 16), size(6, 2), size(64, 4)
+    pictures, side, shown, best = size(24, 2), size(384, 16), size(4, 2), size(64, 4)
     model = Ships(size(256, 8), size(6, 2)).to(DEVICE).to(memory_format=torch.channels_last)
     x = noise(pictures, 3, side, side).to(memory_format=torch.channels_last)
     cells = (side // 4) ** 2
@@ -413,15 +418,15 @@ class Chunks(nn.Module):
 @pair(
     "checkpoint_stall",
     "robotics",
-    "the simulator is given the weights every 1000 steps, not every 10",
-    period=10,
+    "the simulator is given the weights every 1000 steps, not every 12",
+    period=12,
 )
-def arms_weights_for_the_simulator_every_10(repaired: bool) -> Running:
+def arms_weights_for_the_simulator_every_12(repaired: bool) -> Running:
     """Another process tests the arm in simulation, with the newest file that it finds."""
     rows, seen, actions = size(49_152, 8), size(1088, 12), size(16 * 14, 6)
     model = Chunks(seen, size(1792, 16), size(4, 2), actions).to(DEVICE)
     state, done = noise(rows, seen), noise(rows, actions)
-    folder, every = Path(scratch()), 1000 if repaired else 10
+    folder, every = Path(scratch()), 1000 if repaired else 12
 
     def hand_over(number: int, _loss: Tensor) -> None:
         if number % every != every - 1:
@@ -431,3 +436,186 @@ def arms_weights_for_the_simulator_every_10(repaired: bool) -> Running:
 
     run = fit(lambda: fn.l1_loss(model(state).float(), done), adam(model), after=hand_over)
     return Running(run.step, run.enter, close=lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+# --- sentences with gaps --------------------------------------------------------------------------
+
+
+class Filler(nn.Module):
+    """The words that are missing, from those on both sides."""
+
+    def __init__(self, words: int, width: int, heads: int, layers: int, longest: int) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Embedding(words, width), nn.Embedding(longest, width)
+        self.looks = nn.ModuleList(Attended(width, width, heads) for _ in range(layers))
+        self.feeds = nn.ModuleList(Fed(width, 4 * width) for _ in range(layers))
+        self.out = nn.Linear(width, words)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x) + self.places.weight[: x.shape[1]]
+        for look, feed in zip(self.looks, self.feeds, strict=True):
+            h = feed(look(h))
+        return self.out(h)
+
+
+@pair(
+    "allocator_churn",
+    "language",
+    "the cache is not emptied when the bucket changes: blocks of one length fit the other",
+    period=3,
+)
+def gaps_new_bucket_empties_cache(repaired: bool) -> Running:
+    """Sentences of a bucket are of one length; a batch has as many words in each bucket."""
+    words, width, longest = size(8192, 40), size(1536, 16), size(1024, 16)
+    model = Filler(words, width, size(12, 2), size(4, 2), longest).to(DEVICE, SHORT)
+    buckets = []
+    for rows, length in ((size(32, 4), longest // 2), (size(16, 2), longest)):
+        text = labels(words, rows, length)
+        gaps = torch.rand(rows, length, device=DEVICE) < 0.15
+        buckets.append((text.masked_fill(gaps, 0), text.masked_fill(~gaps, -100)))
+    made = 0
+
+    def loss_of() -> Tensor:
+        nonlocal made
+        if made % 3 == 0 and not repaired and CUDA:  # three batches of a bucket, then the other
+            torch.cuda.empty_cache()
+        shown, true = buckets[made // 3 % 2]
+        made += 1
+        return fn.cross_entropy(model(shown).flatten(0, 1).float(), true.flatten())
+
+    return fit(loss_of, adam(model), bf16=False, settle=4)
+
+
+# --- fossils in rock ------------------------------------------------------------------------------
+
+
+class Scanned(Dataset[tuple[Tensor, int]]):
+    """Volumes of a scanner; a file of compressed chunks, and where each of them begins."""
+
+    def __init__(self, file: Path, shape: tuple[int, int, int], *, each_opens: bool) -> None:
+        self.file, self.shape, self.begins = file, shape, [0]
+        rng = np.random.default_rng(3)
+        with file.open("wb") as out:
+            for _ in range(size(48, 4)):
+                rock = np.cumsum(rng.integers(-3, 4, shape, dtype=np.int16), 0, dtype=np.int16)
+                self.begins.append(self.begins[-1] + out.write(zlib.compress(rock.tobytes(), 1)))
+        # a file that is open already cannot be shared by workers: they would move its position
+        self.opened: BinaryIO | None = None if each_opens else file.open("rb")
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        if self.opened is None:
+            self.opened = self.file.open("rb")
+        chunk = index % (len(self.begins) - 1)
+        self.opened.seek(self.begins[chunk])
+        data = self.opened.read(self.begins[chunk + 1] - self.begins[chunk])
+        rock = np.frombuffer(bytearray(zlib.decompress(data)), dtype=np.int16)
+        return torch.from_numpy(rock).view(self.shape), chunk % 10
+
+
+class Mixed(nn.Module):
+    """Patches of a volume, mixed with each other, then each in a wide layer."""
+
+    def __init__(self, patches: int, width: int) -> None:
+        super().__init__()
+        self.norm, self.mix = nn.LayerNorm(width), nn.Linear(patches, patches)
+        self.feed = Fed(width, 4 * width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.feed(x + self.mix(self.norm(x).transpose(1, 2)).transpose(1, 2))
+
+
+@pair(
+    "input_starvation",
+    "volumes",
+    "each of 8 workers opens the file itself; one that the dataset had opened allowed for none",
+)
+def fossils_file_opened_by_dataset(repaired: bool) -> Running:
+    """Which fossil is in the rock?"""
+    shape, patch, width = (size(48, 8), size(64, 8), size(64, 8)), (4, 8, 8), size(1536, 16)
+    patches = math.prod(shape) // math.prod(patch)
+    into, head = nn.Linear(math.prod(patch), width), nn.Linear(width, 16)
+    layers = nn.Sequential(*(Mixed(patches, width) for _ in range(size(6, 2))))
+    model = nn.ModuleList([into, layers, head]).to(DEVICE, SHORT)
+    folder, workers = Path(scratch()), 8 if repaired else 0
+    data = Scanned(folder / "rock.bin", shape, each_opens=repaired)
+    batches = loaded(data, size(16, 2), workers)
+
+    def loss_of() -> Tensor:
+        rock, kinds = batches()
+        x = rock.to(SHORT).div_(16.0)
+        for axis, long in enumerate(patch):
+            x = x.unflatten(1 + 2 * axis, (-1, long))
+        x = x.permute(0, 1, 3, 5, 2, 4, 6).flatten(4).flatten(1, 3)
+        return fn.cross_entropy(head(layers(into(x)).mean(1)).float(), kinds)
+
+    run = fit(loss_of, adam(model), bf16=False)
+    close = partial(shutil.rmtree, folder, ignore_errors=True)
+    return Running(run.step, run.enter, close=close, settle=2 * workers + 2)
+
+
+# --- the next hour on the roads -------------------------------------------------------------------
+
+
+class Roads(nn.Module):
+    """A gated cell whose gates see what comes along the roads, and against them."""
+
+    def __init__(self, inside: int, width: int) -> None:
+        super().__init__()
+        self.gates = nn.Linear(3 * (inside + width), 2 * width)
+        self.new = nn.Linear(3 * (inside + width), width)
+
+    def forward(self, along: Tensor, x: Tensor, h: Tensor) -> Tensor:
+        z = torch.cat([x, h], -1)
+        z = torch.cat([z, along @ z, along.t() @ z], -1)
+        keep, reset = torch.sigmoid(self.gates(z)).chunk(2, -1)
+        z = torch.cat([x, reset * h], -1)
+        z = torch.cat([z, along @ z, along.t() @ z], -1)
+        return torch.lerp(torch.tanh(self.new(z)), h, keep)
+
+
+class Traffic(nn.Module):
+    """Reads some minutes, then tells the next ones, each from the one before."""
+
+    def __init__(self, inside: int, width: int) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(2, inside), nn.Linear(width, 2)
+        self.reads, self.tells = Roads(inside, width), Roads(inside, width)
+        self.width = width
+
+    def forward(self, along: Tensor, seen: Tensor, later: int) -> Tensor:
+        b, minutes, places, _ = seen.shape
+        entered_all = self.into(seen)
+        h = seen.new_zeros(b, places, self.width)
+        for minute in range(minutes):
+            h = self.reads(along, entered_all[:, minute], h)
+        told = [seen[:, -1]]
+        for _ in range(later):
+            h = self.tells(along, self.into(told[-1]), h)
+            told.append(told[-1] + self.out(h))
+        return torch.stack(told[1:], 1)
+
+
+@pair("launch_bound", "transport", "the whole step is one CUDA graph", marks="phases")
+def roads_minute_by_minute_eager(repaired: bool) -> Running:
+    batch, places, minutes = size(48, 2), size(512, 12), size(6, 2)
+    model = Traffic(size(32, 4), size(96, 8)).to(DEVICE)
+    update = made_optimizer(model.parameters(), "graph")
+    along = (noise(places, places) - 1.5).relu()
+    along = along / along.sum(1, keepdim=True).clamp_min(1e-3)
+    flows = noise(batch, 2 * minutes, places, 2)
+
+    def step() -> None:
+        with phase("forward"):
+            told = model(along, flows[:, :minutes], minutes)
+            loss = fn.l1_loss(told, flows[:, minutes:])
+        with phase("backward"):
+            loss.backward()
+        with phase("optimizer"):
+            update.step()
+            update.zero_grad(set_to_none=True)
+
+    run = Running(step, enter=precision("high"))
+    return graphed(run) if repaired else run
