@@ -10,7 +10,6 @@ import math
 import random
 import shutil
 import zlib
-from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,10 +18,10 @@ import torch
 from fourth_programs import adam, fit, labels, noise
 from models import DEVICE, graphed, made_optimizer, precision, size
 from program import Program, Running, phase
-from single_programs import entered, loaded, scratch
+from single_programs import entered, scratch
 from torch import Tensor, nn
 from torch.nn import functional as fn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 276 pairs"
@@ -167,7 +166,7 @@ def prompts_stacked_from_pinned_cache(repaired: bool) -> Running:
     """The text encoder's outputs were computed once; they are page-locked, one by one."""
     batch, places, inside = size(32, 2), size(512, 8), size(64, 4)
     spoken, words = size(192, 4), size(2048, 16)
-    model = Painter(inside, size(1280, 16), words, size(10, 2), size(4, 2)).to(DEVICE, SHORT)
+    model = Painter(inside, size(1792, 16), words, size(14, 2), size(3, 2)).to(DEVICE, SHORT)
     latents = noise(batch, places, inside).to(SHORT)
     some = torch.randn(spoken, words).to(SHORT)
     cache = [some.roll(i, 0) for i in range(3 * batch)]
@@ -531,6 +530,7 @@ class Mixed(nn.Module):
     "input_starvation",
     "volumes",
     "each of 8 workers opens the file itself; one that the dataset had opened allowed for none",
+    marks="profiler",
 )
 def fossils_file_opened_by_dataset(repaired: bool) -> Running:
     """Which fossil is in the rock?"""
@@ -541,10 +541,14 @@ def fossils_file_opened_by_dataset(repaired: bool) -> Running:
     model = nn.ModuleList([into, layers, head]).to(DEVICE, SHORT)
     folder, workers = Path(scratch()), 8 if repaired else 0
     data = Scanned(folder / "rock.bin", shape, each_opens=repaired)
-    batches = loaded(data, size(16, 2), workers)
+    kept = {"persistent_workers": True, "prefetch_factor": 2} if workers else {}
+    loader = DataLoader(
+        data, size(16, 2), num_workers=size(workers, min(workers, 1)), pin_memory=CUDA, **kept
+    )
+    batches = iter(loader)
 
     def loss_of() -> Tensor:
-        rock, kinds = batches()
+        rock, kinds = (part.to(DEVICE, non_blocking=True) for part in next(batches))
         x = rock.to(SHORT).div_(16.0)
         for axis, long in enumerate(patch):
             x = x.unflatten(1 + 2 * axis, (-1, long))
@@ -552,7 +556,12 @@ def fossils_file_opened_by_dataset(repaired: bool) -> Running:
         return fn.cross_entropy(head(layers(into(x)).mean(1)).float(), kinds)
 
     run = fit(loss_of, adam(model), bf16=False)
-    close = partial(shutil.rmtree, folder, ignore_errors=True)
+
+    def close() -> None:
+        if workers:
+            batches._shutdown_workers()
+        shutil.rmtree(folder, ignore_errors=True)
+
     return Running(run.step, run.enter, close=close, settle=2 * workers + 2)
 
 
@@ -569,10 +578,10 @@ class Roads(nn.Module):
 
     def forward(self, along: Tensor, x: Tensor, h: Tensor) -> Tensor:
         z = torch.cat([x, h], -1)
-        z = torch.cat([z, along @ z, along.t() @ z], -1)
+        z = torch.cat([z, torch.bmm(along, z), torch.bmm(along.mT, z)], -1)
         keep, reset = torch.sigmoid(self.gates(z)).chunk(2, -1)
         z = torch.cat([x, reset * h], -1)
-        z = torch.cat([z, along @ z, along.t() @ z], -1)
+        z = torch.cat([z, torch.bmm(along, z), torch.bmm(along.mT, z)], -1)
         return torch.lerp(torch.tanh(self.new(z)), h, keep)
 
 
@@ -600,11 +609,11 @@ class Traffic(nn.Module):
 
 @pair("launch_bound", "transport", "the whole step is one CUDA graph", marks="phases")
 def roads_minute_by_minute_eager(repaired: bool) -> Running:
-    batch, places, minutes = size(48, 2), size(512, 12), size(6, 2)
+    batch, places, minutes = size(88, 2), size(512, 12), size(6, 2)
     model = Traffic(size(32, 4), size(96, 8)).to(DEVICE)
     update = made_optimizer(model.parameters(), "graph")
     along = (noise(places, places) - 1.5).relu()
-    along = along / along.sum(1, keepdim=True).clamp_min(1e-3)
+    along = (along / along.sum(1, keepdim=True).clamp_min(1e-3)).expand(batch, -1, -1)
     flows = noise(batch, 2 * minutes, places, 2)
 
     def step() -> None:
