@@ -56,7 +56,7 @@ class Codes(nn.Module):
         if not self.asks or expired.any():
             fresh = x[: len(expired)].float()
             self.table.copy_(torch.where(expired[:, None], fresh, self.table))
-            self.usage.copy_(torch.where(expired, self.fair, self.usage))
+            self.usage.masked_fill_(expired, self.fair)
             self.sums.copy_(torch.where(expired[:, None], fresh * self.fair, self.sums))
         return table[chosen[:, 0]]
 
