@@ -1,0 +1,310 @@
+"""A fifteenth set for one GPU: nine programs after well-known code bases, each with small flaws.
+
+Needs PyTorch only; no weights are loaded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from fourth_programs import adam, fit, labels, noise
+from models import DEVICE, precision, size
+from program import Program, Running
+from single_programs import entered
+from torch import Tensor, nn
+from torch.nn import functional as fn
+
+PROGRAMS: list[Program] = []
+WRITTEN_AFTER = "version 0.1 with 276 pairs"
+pair = entered(PROGRAMS)
+CUDA = DEVICE.type == "cuda"
+SHORT = torch.bfloat16
+
+
+# --- a small language model, in record time ---------------------------------------------------
+
+
+def orthogonal(gradient: Tensor) -> Tensor:
+    """The nearest matrix with orthogonal rows, by five steps of Newton and Schulz."""
+    a, b, c = 3.4445, -4.7750, 2.0315
+    tall = gradient.shape[0] > gradient.shape[1]
+    x = gradient.T if tall else gradient
+    x = x / (x.norm() + 1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        mixed = torch.addmm(square, square, square, beta=b, alpha=c)
+        x = torch.addmm(x, mixed, x, beta=a)
+    return x.T if tall else x
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, made orthogonal; for matrices only."""
+
+    def __init__(
+        self, weights: Iterable[Tensor], lr: float = 0.002, momentum: float = 0.95
+    ) -> None:
+        super().__init__(weights, {"lr": lr, "momentum": momentum})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for weight in group["params"]:
+                state = self.state[weight]
+                if not state:
+                    state["mean"] = torch.zeros_like(weight)
+                state["mean"].lerp_(weight.grad, 1 - group["momentum"])
+                ahead = weight.grad.lerp(state["mean"], group["momentum"])
+                rate = group["lr"] * max(1.0, weight.shape[0] / weight.shape[1]) ** 0.5
+                weight.add_(orthogonal(ahead), alpha=-rate)
+
+
+class Turned(nn.Module):
+    """A layer of a language model: places turn queries and keys, the activation is squared."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.width = heads, width
+        self.qkv, self.out = (
+            nn.Linear(width, n * width, bias=False) for n in (3, 1)
+        )  # fmt: skip
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        b, t, d = x.shape
+        qkv = self.qkv(fn.rms_norm(x, (d,))).view(b, t, 3, self.heads, -1).transpose(1, 3)
+        both, v = qkv[:, :, :2], qkv[:, :, 2]
+        first, second = both.chunk(2, -1)
+        both = torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+        q, k = both.unbind(2)
+        y = fn.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(fn.relu(self.up(fn.rms_norm(x, (d,)))).square())
+
+
+class Speedy(nn.Module):
+    """Next tokens."""
+
+    def __init__(self, vocab: int, width: int, heads: int, layers: int, long: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab, width)
+        self.layers = nn.ModuleList(Turned(width, heads) for _ in range(layers))
+        self.head = nn.Linear(width, vocab, bias=False)
+        half = width // heads // 2
+        angles = torch.arange(long)[:, None] * 10_000.0 ** (-torch.arange(half) / half)
+        self.register_buffer("cos", angles.cos().to(SHORT), persistent=False)
+        self.register_buffer("sin", angles.sin().to(SHORT), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        h = fn.rms_norm(self.embed(tokens).to(SHORT), (self.embed.embedding_dim,))
+        for layer in self.layers:
+            h = layer(h, self.cos, self.sin)
+        return self.head(h)
+
+
+@pair(
+    "low_precision_unused",
+    "language",
+    "the optimizer's matrices, which autocast does not reach, are multiplied in TF32",
+    others=("fused_optimizer",),
+    marks="steps",
+)
+def record_runs_orthogonal_updates(repaired: bool) -> Running:
+    """The forward pass is under autocast; who thinks of products in an optimizer?"""
+    batch, long, vocab = size(16, 2), size(1024, 12), size(8192, 40)
+    model = Speedy(vocab, size(1792, 32), size(14, 2), size(2, 1), long).to(DEVICE)
+    matrices = Muon(model.layers.parameters())
+    rest = torch.optim.AdamW([model.embed.weight, model.head.weight], lr=1e-3)
+    text = labels(vocab, batch, long + 1)
+
+    def step() -> None:
+        with torch.autocast(DEVICE.type, SHORT):
+            logits = model(text[:, :-1])
+            loss = fn.cross_entropy(logits.float().flatten(0, 1), text[:, 1:].flatten())
+        loss.backward()
+        for update in (matrices, rest):
+            update.step()
+            update.zero_grad(set_to_none=True)
+
+    return Running(step, enter=precision("high" if repaired else "highest"))
+
+
+# --- pictures out of noise, all of one magnitude ----------------------------------------------
+
+
+def joined(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """A sum that keeps its magnitude, each pixel then of length 1; and it, activated."""
+    h = (0.7 * x.float() + 0.3 * y.float()) / math.sqrt(0.7**2 + 0.3**2)
+    h = h / (h.square().mean(1, keepdim=True).sqrt() + 1e-4)
+    active = fn.silu(h) / 0.596
+    return h.to(x.dtype), active.to(x.dtype)
+
+
+def modulated(y: Tensor, gain: Tensor) -> Tensor:
+    return fn.silu(y * gain) / 0.596
+
+
+class Magnitudes(nn.Module):
+    """Two convolutions, between which the level of noise says what matters."""
+
+    def __init__(self, width: int, known: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
+        self.gain = nn.Linear(known, width)
+
+
+class Preserving(nn.Module):
+    """A network of two resolutions; as in EDM2, without its attention."""
+
+    def __init__(self, width: int, known: int, blocks: int, *, merged: bool) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(4, width, 3, 1, 1)
+        self.level = nn.Linear(1, known)
+        self.fine = nn.ModuleList(Magnitudes(width, known) for _ in range(blocks))
+        self.coarser = nn.Conv2d(width, 2 * width, 2, 2, bias=False)
+        self.coarse = nn.ModuleList(Magnitudes(2 * width, known) for _ in range(blocks))
+        self.finer = nn.ConvTranspose2d(2 * width, width, 2, 2, bias=False)
+        self.last = nn.Conv2d(width, 4, 3, 1, 1)
+        self.joined: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]] = joined
+        self.modulated: Callable[[Tensor, Tensor], Tensor] = modulated
+        if merged:
+            self.joined = torch.compile(joined, dynamic=False)
+            self.modulated = torch.compile(modulated, dynamic=False)
+
+    def walked(self, blocks: nn.ModuleList, x: Tensor, known: Tensor) -> Tensor:
+        active = fn.silu(x)
+        for block in blocks:
+            assert isinstance(block, Magnitudes)
+            gain = block.gain(known)[:, :, None, None]
+            y = block.conv2(self.modulated(block.conv1(active), gain))
+            x, active = self.joined(x, y)
+        return active
+
+    def forward(self, x: Tensor, sigma: Tensor) -> Tensor:
+        known = fn.silu(self.level(sigma.log().to(x.dtype)[:, None] / 4))
+        fine = self.walked(self.fine, self.first(x), known)
+        coarse = self.walked(self.coarse, self.coarser(fine), known)
+        return self.last(fine + self.finer(coarse))
+
+
+@pair(
+    "fusion_opportunity",
+    "diffusion",
+    "torch.compile of the two functions that keep magnitudes",
+    compiles=True,
+)
+def magnitudes_kept_in_float_compile(repaired: bool) -> Running:
+    batch, side = size(48, 2), size(64, 8)
+    model = Preserving(size(256, 8), size(512, 8), size(2, 1), merged=repaired)
+    model = model.to(DEVICE, SHORT, memory_format=torch.channels_last)
+    weights = list(model.parameters())
+    average = [weight.detach().clone() for weight in weights]
+    clean = noise(batch, 4, side, side)
+
+    def loss_of() -> Tensor:
+        sigma = torch.exp(torch.randn(batch, device=DEVICE) - 0.4)
+        level = sigma[:, None, None, None]
+        noisy = (clean + level * torch.randn_like(clean)) / (1 + level.square()).sqrt()
+        found = model(noisy.to(SHORT, memory_format=torch.channels_last), sigma)
+        return (found.float() - clean).square().mean()
+
+    def averaged(_made: int, _loss: Tensor) -> None:
+        torch._foreach_lerp_(average, [weight.detach() for weight in weights], 1e-2)
+
+    return fit(loss_of, adam(model), bf16=False, after=averaged)
+
+
+# --- what was said, by hearing half a minute --------------------------------------------------
+
+
+class Listens(nn.Module):
+    """Attention of one sequence to another, or to itself."""
+
+    def __init__(self, width: int, heads: int, *, written: bool) -> None:
+        super().__init__()
+        self.heads, self.written, self.norm = heads, written, nn.LayerNorm(width)
+        self.query, self.value = nn.Linear(width, width), nn.Linear(width, width)
+        self.key, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width)
+
+    def forward(self, x: Tensor, other: Tensor | None = None, *, causal: bool = False) -> Tensor:
+        b, t, d = x.shape
+        h = self.norm(x)
+        other = h if other is None else other
+        q, k, v = (
+            part.view(b, -1, self.heads, d // self.heads).transpose(1, 2)
+            for part in (self.query(h), self.key(other), self.value(other))
+        )
+        if self.written:
+            # both are scaled, so that products stay in the range of FP16
+            scale = (d // self.heads) ** -0.25
+            scores = (q * scale) @ (k * scale).transpose(-1, -2)
+            if causal:
+                scores = scores + torch.full((t, t), -math.inf, device=x.device).triu_(1)
+            y = scores.float().softmax(-1).to(v.dtype) @ v
+        else:
+            y = fn.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return x + self.out(y.transpose(1, 2).reshape(b, t, d))
+
+
+class Thinks(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(fn.gelu(self.up(self.norm(x))))
+
+
+class Transcriber(nn.Module):
+    """An encoder of spectrograms and a decoder of words; as Whisper is."""
+
+    def __init__(
+        self, bands: int, width: int, heads: int, vocab: int, words: int, *, written: bool
+    ) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv1d(bands, width, 3, 1, 1)
+        self.conv2 = nn.Conv1d(width, width, 3, 2, 1)
+        self.hears = nn.ModuleList(Listens(width, heads, written=written) for _ in range(2))
+        self.embed, self.place = nn.Embedding(vocab, width), nn.Embedding(words, width)
+        self.reads = nn.ModuleList(Listens(width, heads, written=written) for _ in range(2))
+        self.asks = nn.ModuleList(Listens(width, heads, written=written) for _ in range(2))
+        self.thinks = nn.ModuleList(Thinks(width) for _ in range(4))
+        self.heard, self.said = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, sound: Tensor, text: Tensor) -> Tensor:
+        h = fn.gelu(self.conv2(fn.gelu(self.conv1(sound)))).transpose(1, 2)
+        for hears, thinks in zip(self.hears, self.thinks[:2], strict=True):
+            h = thinks(hears(h))
+        h = self.heard(h)
+        x = self.embed(text) + self.place.weight[: text.shape[1]]
+        for reads, asks, thinks in zip(self.reads, self.asks, self.thinks[2:], strict=True):
+            x = thinks(asks(reads(x, causal=True), h))
+        return self.said(x) @ self.embed.weight.T
+
+
+@pair(
+    "unfused_attention",
+    "audio",
+    "scaled_dot_product_attention, where scores were made for the times of words nobody asks for",
+    others=("aligned_shapes",),
+)
+def transcripts_scores_for_times_of_words(repaired: bool) -> Running:
+    """Trained further in BF16. The vocabulary has 51865 words, which is odd."""
+    batch, frames, words = size(6, 2), size(3000, 24), size(448, 8)
+    bands, vocab = size(80, 8), size(51_865, 65)
+    model = Transcriber(bands, size(2048, 16), size(16, 2), vocab, words, written=not repaired).to(
+        DEVICE, SHORT
+    )
+    nn.init.normal_(model.embed.weight, std=0.02)
+    sound, text = noise(batch, bands, frames).to(SHORT), labels(vocab, batch, words + 1)
+
+    def loss_of() -> Tensor:
+        logits = model(sound, text[:, :-1])
+        return fn.cross_entropy(logits.float().flatten(0, 1), text[:, 1:].flatten())
+
+    return fit(loss_of, adam(model), bf16=False, clip=1.0, decay=True)
