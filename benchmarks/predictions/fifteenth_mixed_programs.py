@@ -6,16 +6,20 @@ Needs PyTorch only; no weights are loaded.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from fourth_programs import adam, fit, labels, noise
-from models import DEVICE, precision, size
-from program import Program, Running
+from models import DEVICE, Attends, Feeds, precision, size, transformer_layers
+from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
 from torch.nn import functional as fn
+from torch.utils.data import DataLoader, Dataset, Sampler
 
 PROGRAMS: list[Program] = []
 WRITTEN_AFTER = "version 0.1 with 276 pairs"
@@ -308,3 +312,243 @@ def transcripts_scores_for_times_of_words(repaired: bool) -> Running:
         return fn.cross_entropy(logits.float().flatten(0, 1), text[:, 1:].flatten())
 
     return fit(loss_of, adam(model), bf16=False, clip=1.0, decay=True)
+
+
+# --- a picture model is trained further, at a rate that nobody chose --------------------------
+
+
+class Prodigal(torch.optim.Optimizer):
+    """Adam, at a rate that it estimates: how far the weights went, and how far they could have.
+
+    ``asks`` has the two sums as numbers, as the paper's code has; else they stay on the device.
+    """
+
+    def __init__(self, weights: Iterable[Tensor], *, asks: bool, d0: float = 1e-4) -> None:
+        super().__init__(weights, {"lr": 1.0, "d0": d0})
+        self.asks = asks
+        self.d: Any = d0 if asks else torch.full((), d0, device=DEVICE)
+        self.far: Any = 0.0 if asks else torch.zeros((), device=DEVICE)
+
+    def number(self, value: Tensor) -> Any:
+        return value.item() if self.asks else value
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        first, second = 0.9, 0.99
+        (group,) = self.param_groups
+        d, possible = self.d, 0.0
+        share = d * d / group["d0"]
+        self.far = self.far * second**0.5
+        for weight in group["params"]:
+            state = self.state[weight]
+            if not state:
+                state["start"] = weight.clone()
+                for name in ("mean", "square", "sum"):
+                    state[name] = torch.zeros_like(weight)
+            gradient = weight.grad
+            went = torch.dot(gradient.flatten(), (state["start"] - weight).flatten())
+            self.far = self.far + share * self.number(went)
+            scaled = gradient * d
+            state["mean"].mul_(first).add_(scaled, alpha=1 - first)
+            state["square"].mul_(second).addcmul_(scaled, scaled, value=1 - second)
+            state["sum"].mul_(second**0.5).add_(scaled, alpha=group["lr"])
+            possible = possible + self.number(state["sum"].abs().sum())
+        found = self.far / (possible + 1e-30)
+        self.d = max(d, found) if self.asks else torch.maximum(d, found)
+        rate = self.d * group["lr"]
+        for weight in group["params"]:
+            state = self.state[weight]
+            spread = state["square"].sqrt().add_(1e-8)
+            weight.sub_((state["mean"] / spread).mul_(rate))
+
+
+class Streams(nn.Module):
+    """A layer of a diffusion transformer; its norms are moved by the time."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv, self.out = (nn.Linear(width, n * width, bias=False) for n in (3, 1))
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor, shift: Tensor) -> Tensor:
+        b, t, d = x.shape
+        h = fn.layer_norm(x, (d,)) + shift
+        q, k, v = self.qkv(h).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        y = fn.scaled_dot_product_attention(q, k, v)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(fn.gelu(self.up(fn.layer_norm(x, (d,)) + shift)))
+
+
+@pair(
+    "host_sync",
+    "diffusion",
+    "the optimizer's two sums stay on the device, and the rate with them",
+    others=("unfused_optimizer",),
+)
+def pictures_at_rate_that_optimizer_finds(repaired: bool) -> Running:
+    """What leads into the layers and out of them stays as it was."""
+    batch, places, width, inside = size(8, 2), size(1024, 8), size(2048, 16), size(64, 8)
+    into, out, late = nn.Linear(inside, width), nn.Linear(width, inside), nn.Linear(1, width)
+    nn.ModuleList([into, out, late]).to(DEVICE).requires_grad_(False)
+    layers = nn.ModuleList(Streams(width, size(16, 2)) for _ in range(2)).to(DEVICE)
+    clean = noise(batch, places, inside)
+
+    def loss_of() -> Tensor:
+        time = torch.rand(batch, 1, 1, device=DEVICE)
+        other = torch.randn_like(clean)
+        h, shift = into(clean.lerp(other, time)), late(time)
+        for layer in layers:
+            h = layer(h, shift)
+        return (out(h).float() - (other - clean)).square().mean()
+
+    return fit(loss_of, Prodigal(layers.parameters(), asks=not repaired))
+
+
+# --- related proteins, one below the other ----------------------------------------------------
+
+
+class Axial(nn.Module):
+    """Each sequence looks along itself, then each column at all sequences."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.along, self.across = Attends(width, heads), Attends(width, heads)
+        self.feeds = Feeds(width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, rows, columns, d = x.shape
+        x = self.along(x.flatten(0, 1)).view(b, rows, columns, d)
+        turned = self.across(x.transpose(1, 2).reshape(b * columns, rows, d))
+        return self.feeds(turned.view(b, columns, rows, d).transpose(1, 2).contiguous())
+
+
+@pair(
+    "blocking_copy",
+    "science",
+    "the alignments are loaded and page-locked once, not mapped; nobody waits for a copy",
+    marks="phases",
+)
+def alignments_mapped_from_their_file(repaired: bool) -> Running:
+    """What a language model said of each residue was stored, a tensor for a few alignments."""
+    batch, rows, columns, inside = size(2, 1), size(96, 4), size(512, 8), size(160, 8)
+    chunks, kinds = 3, 21
+    folder = tempfile.TemporaryDirectory(prefix="alignments")
+    path = Path(folder.name) / "features.pt"
+    some = torch.randn(batch, rows, columns, inside)
+    torch.save({"features": torch.stack([some.roll(n, 1) for n in range(chunks)])}, path)
+    features = torch.load(path, mmap=not repaired)["features"]
+    if repaired and CUDA:
+        features = features.pin_memory()
+    width = size(384, 16)
+    into, out = nn.Linear(inside, width), nn.Linear(width, kinds)
+    layers = nn.Sequential(*(Axial(width, size(6, 2)) for _ in range(2)))
+    model = nn.ModuleList([into, layers, out]).to(DEVICE, SHORT)
+    update = adam(model)
+    true = labels(kinds, batch, rows, columns)
+    made = 0
+
+    def step() -> None:
+        nonlocal made
+        with phase("get_batch"):
+            seen = features[made % chunks].to(DEVICE, non_blocking=repaired)
+        with phase("forward"):
+            hidden = torch.rand(batch, rows, columns, 1, device=DEVICE) < 0.15
+            said = out(layers(into(seen.masked_fill(hidden, 0.0).to(SHORT)))).float()
+            each = fn.cross_entropy(said.flatten(0, 2), true.flatten(), reduction="none")
+            there = hidden.flatten()
+            loss = (each * there).sum() / there.sum()
+        with phase("backward"):
+            loss.backward()
+        with phase("optimizer"):
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            update.step()
+            update.zero_grad(set_to_none=True)
+        made += 1
+
+    return Running(step, enter=precision("high"), close=folder.cleanup)
+
+
+# --- species, of which most are rare ----------------------------------------------------------
+
+
+class Seen(Dataset[tuple[np.ndarray[Any, Any], int]]):
+    """Pictures that were decoded before; some are turned round."""
+
+    def __init__(self, side: int, kinds: int) -> None:
+        rng = np.random.default_rng(2)
+        self.pictures = rng.integers(0, 256, (size(512, 8), 3, side, side), dtype=np.uint8)
+        self.kinds = kinds
+
+    def __len__(self) -> int:
+        return size(1_500_000, 500)
+
+    def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
+        picture = self.pictures[index % len(self.pictures)]
+        if index % 2:
+            picture = np.ascontiguousarray(picture[:, :, ::-1])
+        return picture, index % self.kinds
+
+
+class Drawn(Sampler[list[int]]):
+    """Batches in which rare kinds are as likely as others."""
+
+    def __init__(self, kinds: np.ndarray[Any, Any], batch: int, *, summed: bool) -> None:
+        self.rng, self.batch = np.random.default_rng(7), batch
+        self.weights = 1.0 / np.bincount(kinds)[kinds]
+        self.sums = np.cumsum(self.weights / self.weights.sum()) if summed else None
+
+    def __iter__(self) -> Iterator[list[int]]:
+        while True:
+            if self.sums is None:
+                shares = self.weights / self.weights.sum()
+                yield self.rng.choice(len(shares), self.batch, p=shares).tolist()
+            else:
+                drawn = self.rng.random(self.batch) * self.sums[-1]
+                yield np.searchsorted(self.sums, drawn, side="right").tolist()
+
+
+@pair(
+    "input_starvation",
+    "vision",
+    "the sampler, which is no worker's, has the sums of all weights made once, not for each batch",
+)
+def species_drawn_by_their_rarity(repaired: bool) -> Running:
+    """Four workers have little to do; who tells them what to load has more."""
+    batch, side, kinds, workers = size(128, 2), size(112, 16), size(4096, 5), size(4, 1)
+    data = Seen(side, kinds)
+    rng = np.random.default_rng(3)
+    rarity = np.minimum(rng.zipf(1.3, len(data)) - 1, kinds - 1)
+    loader = DataLoader(
+        data,
+        batch_sampler=Drawn(rarity, batch, summed=repaired),
+        num_workers=workers,
+        pin_memory=CUDA,
+        persistent_workers=True,
+        prefetch_factor=2,
+    )
+    batches = [iter(loader)]
+    width = size(1024, 16)
+    patches = nn.Conv2d(3, width, 8, 8)
+    layers = nn.Sequential(*transformer_layers(width, size(3, 1), size(16, 2)))
+    norm, out = nn.LayerNorm(width), nn.Linear(width, kinds)
+    model = nn.ModuleList([patches, layers, norm, out]).to(DEVICE, SHORT)
+    place = nn.Parameter(0.02 * noise(1, (side // 8) ** 2, width).to(SHORT))
+    update = torch.optim.AdamW([*model.parameters(), place], lr=1e-4, fused=True)
+
+    def step() -> None:
+        pictures, names = (part.to(DEVICE, non_blocking=True) for part in next(batches[0]))
+        x = (pictures.float() - 127.5) / 58.0
+        h = patches(x.to(SHORT)).flatten(2).transpose(1, 2) + place
+        said = out(norm(layers(h)).mean(1))
+        loss = fn.cross_entropy(said.float(), names, label_smoothing=0.1)
+        loss.backward()
+        update.step()
+        update.zero_grad(set_to_none=True)
+
+    def close() -> None:
+        batches.clear()
+        loader._iterator = None  # the workers end with it
+
+    return Running(step, enter=precision("high"), close=close, settle=2 + 2 * workers)
