@@ -19,6 +19,7 @@ from program import Program, Running, phase
 from single_programs import entered
 from torch import Tensor, nn
 from torch.nn import functional as fn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 PROGRAMS: list[Program] = []
@@ -513,6 +514,7 @@ class Drawn(Sampler[list[int]]):
     "input_starvation",
     "vision",
     "the sampler, which is no worker's, has the sums of all weights made once, not for each batch",
+    marks="profiler",
 )
 def species_drawn_by_their_rarity(repaired: bool) -> Running:
     """Four workers have little to do; who tells them what to load has more."""
@@ -552,3 +554,210 @@ def species_drawn_by_their_rarity(repaired: bool) -> Running:
         loader._iterator = None  # the workers end with it
 
     return Running(step, enter=precision("high"), close=close, settle=2 + 2 * workers)
+
+
+# --- books, letter by letter ------------------------------------------------------------------
+
+
+class Remembers(nn.Module):
+    """A layer that looks at its segment, at the one before, and at a summary of older ones."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads, self.norm1, self.norm2 = heads, nn.LayerNorm(width), nn.LayerNorm(width)
+        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.both = nn.Linear(width, 2 * width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, older: Tensor, seen: Tensor) -> Tensor:
+        b, t, d = x.shape
+        own = self.norm1(x)
+        every = torch.cat([self.norm1(older), own], 1)
+        q = self.query(own).view(b, t, self.heads, -1).transpose(1, 2)
+        k, v = self.both(every).view(b, -1, 2, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        y = fn.scaled_dot_product_attention(q, k, v, attn_mask=seen)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(fn.gelu(self.up(self.norm2(x))))
+
+
+@pair(
+    "cpu_offload",
+    "language",
+    "what each layer remembers of the last segments stays on the device",
+)
+def books_memories_kept_for_next_segment(repaired: bool) -> Running:
+    """A memory for each layer, and a compressed one: for a smaller device both went to the host."""
+    batch, long, kept, letters = size(12, 2), size(512, 16), size(256, 8), 256
+    width, small = size(2048, 16), kept // 4
+    embed, head = nn.Embedding(letters, width), nn.Linear(width, letters)
+    place, norm = nn.Embedding(long, width), nn.LayerNorm(width)
+    layers = nn.ModuleList(Remembers(width, size(16, 2)) for _ in range(size(3, 2)))
+    model = nn.ModuleList([embed, place, layers, norm, head]).to(DEVICE, SHORT)
+    update = adam(model)
+    seen = torch.ones(long, small + kept + long, dtype=torch.bool, device=DEVICE)
+    seen = seen.tril_(small + kept)
+    home = DEVICE if repaired else torch.device("cpu")
+    memories = [torch.zeros(batch, kept, width, dtype=SHORT, device=home) for _ in layers]
+    summaries = [torch.zeros(batch, small, width, dtype=SHORT, device=home) for _ in layers]
+    book = labels(letters, batch, 4 * long + 1)
+    made = 0
+
+    def step() -> None:
+        nonlocal made
+        first = made % 4 * long
+        text = book[:, first : first + long + 1]
+        h = embed(text[:, :-1]) + place.weight
+        for number, layer in enumerate(layers):
+            memory, summary = (part[number].to(DEVICE) for part in (memories, summaries))
+            # four places of the memory become one of the summary
+            shorter = memory.unflatten(1, (small, 4)).mean(2)
+            memories[number] = h[:, -kept:].detach().contiguous().to(home)
+            summaries[number] = (0.5 * summary + 0.5 * shorter).to(home)
+            h = layer(h, torch.cat([summary, memory], 1), seen)
+        loss = fn.cross_entropy(head(norm(h)).float().flatten(0, 1), text[:, 1:].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.25)
+        update.step()
+        update.zero_grad(set_to_none=True)
+        made += 1
+
+    return Running(step, enter=precision("high"))
+
+
+# --- forces on atoms, wherever they are turned ------------------------------------------------
+
+
+class Equivariant(nn.Module):
+    """Messages know both atoms and how far they are apart; places move along their edges."""
+
+    def __init__(self, width: int, filled: int) -> None:
+        super().__init__()
+        self.filled = filled
+        self.edge1, self.edge2 = nn.Linear(2 * width + 1 + filled, width), nn.Linear(width, width)
+        self.node1, self.node2 = nn.Linear(2 * width, width), nn.Linear(width, width)
+        self.moves = nn.Linear(width, 1)
+
+    def forward(
+        self, h: Tensor, places: Tensor, source: Tensor, target: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        between = places.index_select(0, target) - places.index_select(0, source)
+        far = between.square().sum(1, keepdim=True)
+        known = [h.index_select(0, target), h.index_select(0, source), far.to(h.dtype)]
+        if self.filled:
+            known.append(h.new_zeros(len(far), self.filled))
+        message = fn.silu(self.edge2(fn.silu(self.edge1(torch.cat(known, 1)))))
+        step = between / ((far + 1e-6).sqrt() + 1) * self.moves(message).float()
+        places = places.index_add(0, target, step, alpha=0.05)
+        heard = torch.zeros_like(h).index_add(0, target, message)
+        return h + self.node2(fn.silu(self.node1(torch.cat([h, heard], 1)))), places
+
+
+@pair(
+    "aligned_shapes",
+    "science",
+    "seven zeros follow the distance: what goes into the edges' network is a multiple of 8",
+)
+def atoms_distance_beside_both_features(repaired: bool) -> Running:
+    """Two atoms' features and one distance are 1025 numbers for each edge."""
+    molecules, atoms, near, width = size(48, 3), size(256, 6), size(16, 2), size(512, 8)
+    nodes, kinds = molecules * atoms, size(16, 4)
+    embed = nn.Embedding(kinds, width).to(DEVICE, SHORT)
+    layers = nn.ModuleList(Equivariant(width, 7 if repaired else 0) for _ in range(size(3, 2)))
+    layers = layers.to(DEVICE, SHORT)
+    what, start, forces = labels(kinds, nodes), noise(nodes, 3), noise(nodes, 3)
+    target = torch.arange(nodes, device=DEVICE).repeat_interleave(near)
+    # neighbours are of the same molecule
+    source = target // atoms * atoms + labels(atoms, nodes * near)
+
+    def loss_of() -> Tensor:
+        h, places = embed(what), start + 0.01 * torch.randn_like(start)
+        for layer in layers:
+            h, places = layer(h, places, source, target)
+        return fn.l1_loss(places - start, forces)
+
+    return fit(loss_of, adam(embed, layers), bf16=False, clip=1.0)
+
+
+# --- a scene without bounds -------------------------------------------------------------------
+
+
+def waves(places: Tensor, levels: int) -> Tensor:
+    """Sines of places at some scales, those of directions as well."""
+    scales = 2.0 ** torch.arange(levels, device=places.device)
+    angles = (places[..., None] * scales).flatten(-2)
+    return torch.cat([angles.sin(), angles.cos()], -1)
+
+
+class Field(nn.Module):
+    """How dense it is at a place, and which colour it has from a direction."""
+
+    def __init__(self, width: int, layers: int, *, again: bool) -> None:
+        super().__init__()
+        self.again = again
+        self.body = nn.Sequential(nn.Linear(3 * 2 * 12, width), nn.ReLU())
+        for _ in range(layers):
+            self.body.extend([nn.Linear(width, width), nn.ReLU()])
+        self.dense, self.seen = nn.Linear(width, 8), nn.Linear(width, width // 4)
+        self.colour = nn.Linear(width // 4 + 3 * 2 * 4, 8)
+
+    def forward(self, places: Tensor, ways: Tensor) -> tuple[Tensor, Tensor]:
+        known = waves(places, 12)
+        h = checkpoint(self.body, known, use_reentrant=False) if self.again else self.body(known)
+        assert isinstance(h, Tensor)
+        ways = waves(ways, 4)[:, None].expand(-1, places.shape[1], -1)
+        colour = self.colour(torch.cat([self.seen(h), ways.to(h.dtype)], -1))
+        return self.dense(h)[..., 0].float(), colour[..., :3].float().sigmoid()
+
+
+def rendered(dense: Tensor, colour: Tensor, depth: Tensor) -> tuple[Tensor, Tensor]:
+    """The colour of each ray, and how much of it each sample gave."""
+    steps = torch.diff(depth, dim=1, append=depth[:, -1:] + 0.1)
+    through = fn.softplus(dense - 1) * steps
+    passed = torch.exp(-torch.cumsum(through, 1) + through)
+    share = (1 - torch.exp(-through)) * passed
+    return (share[..., None] * colour).sum(1), share
+
+
+@pair(
+    "recomputation",
+    "vision",
+    "the fine network is called as it is, without a checkpoint: its activations have room",
+)
+def unbounded_scene_fine_network_checkpointed(repaired: bool) -> Running:
+    """A coarse network finds where a fine one must look; FP16 with a scaler."""
+    rays, coarse_of, fine_of = size(6144, 6), size(48, 6), size(32, 5)
+    coarse = Field(size(256, 16), 3, again=False).to(DEVICE)
+    fine = Field(size(1024, 16), size(7, 2), again=not repaired).to(DEVICE)
+    update = adam(coarse, fine)
+    scaler = torch.amp.GradScaler(DEVICE.type, init_scale=1024.0)
+    short = torch.float16 if CUDA else SHORT
+    begins, ways = 0.1 * noise(rays, 3), fn.normalize(noise(rays, 3), dim=1)
+    true = torch.rand(rays, 3, device=DEVICE)
+    even = torch.linspace(0.2, 6.0, coarse_of, device=DEVICE).expand(rays, -1)
+
+    def along(depth: Tensor) -> Tensor:
+        places = begins[:, None] + depth[..., None] * ways[:, None]
+        # what is far away is drawn nearer, so that all lies in a ball of radius 2
+        length = places.norm(dim=-1, keepdim=True).clamp(min=1.0)
+        return (2 - 1 / length) * places / length
+
+    def found(share: Tensor, depth: Tensor) -> Tensor:
+        """Depths where the coarse network saw something."""
+        sums = torch.cumsum(share.detach() + 1e-3, 1)
+        drawn = torch.rand(rays, fine_of, device=DEVICE).sort(1)[0] * sums[:, -1:]
+        at = torch.searchsorted(sums, drawn).clamp(max=coarse_of - 1)
+        return (depth.gather(1, at) + 0.1 * torch.rand_like(drawn)).sort(1)[0]
+
+    def step() -> None:
+        depth = even + 0.1 * torch.rand(rays, coarse_of, device=DEVICE)
+        with torch.autocast(DEVICE.type, short):
+            seen, share = rendered(*coarse(along(depth), ways), depth)
+            closer = found(share, depth)
+            sharp, _ = rendered(*fine(along(closer), ways), closer)
+            loss = fn.mse_loss(sharp, true) + 0.1 * fn.mse_loss(seen, true)
+        scaler.scale(loss).backward()
+        scaler.step(update)
+        scaler.update()
+        update.zero_grad(set_to_none=True)
+
+    return Running(step, enter=precision("high"))
