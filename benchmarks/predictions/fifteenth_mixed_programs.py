@@ -325,7 +325,7 @@ class Prodigal(torch.optim.Optimizer):
     """
 
     def __init__(self, weights: Iterable[Tensor], *, asks: bool, d0: float = 1e-4) -> None:
-        super().__init__(weights, {"lr": 1.0, "d0": d0})
+        super().__init__(weights, {"lr": 1.0})
         self.asks = asks
         self.d: Any = d0 if asks else torch.full((), d0, device=DEVICE)
         self.far: Any = 0.0 if asks else torch.zeros((), device=DEVICE)
@@ -338,7 +338,6 @@ class Prodigal(torch.optim.Optimizer):
         first, second = 0.9, 0.99
         (group,) = self.param_groups
         d, possible = self.d, 0.0
-        share = d * d / group["d0"]
         self.far = self.far * second**0.5
         for weight in group["params"]:
             state = self.state[weight]
@@ -348,7 +347,7 @@ class Prodigal(torch.optim.Optimizer):
                     state[name] = torch.zeros_like(weight)
             gradient = weight.grad
             went = torch.dot(gradient.flatten(), (state["start"] - weight).flatten())
-            self.far = self.far + share * self.number(went)
+            self.far = self.far + d * self.number(went)
             scaled = gradient * d
             state["mean"].mul_(first).add_(scaled, alpha=1 - first)
             state["square"].mul_(second).addcmul_(scaled, scaled, value=1 - second)
@@ -435,11 +434,12 @@ def alignments_mapped_from_their_file(repaired: bool) -> Running:
     """What a language model said of each residue was stored, a tensor for a few alignments."""
     batch, rows, columns, inside = size(2, 1), size(96, 4), size(512, 8), size(160, 8)
     chunks, kinds = 3, 21
-    folder = tempfile.TemporaryDirectory(prefix="alignments")
-    path = Path(folder.name) / "features.pt"
     some = torch.randn(batch, rows, columns, inside)
-    torch.save({"features": torch.stack([some.roll(n, 1) for n in range(chunks)])}, path)
-    features = torch.load(path, mmap=not repaired)["features"]
+    # its name can go: what is mapped stays until nobody maps it
+    with tempfile.TemporaryDirectory(prefix="alignments") as folder:
+        path = Path(folder) / "features.pt"
+        torch.save({"features": torch.stack([some.roll(n, 1) for n in range(chunks)])}, path)
+        features = torch.load(path, mmap=not repaired)["features"]
     if repaired and CUDA:
         features = features.pin_memory()
     width = size(384, 16)
@@ -468,7 +468,7 @@ def alignments_mapped_from_their_file(repaired: bool) -> Running:
             update.zero_grad(set_to_none=True)
         made += 1
 
-    return Running(step, enter=precision("high"), close=folder.cleanup)
+    return Running(step, enter=precision("high"))
 
 
 # --- species, of which most are rare ----------------------------------------------------------
