@@ -368,14 +368,19 @@ class Streams(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv, self.out = (nn.Linear(width, n * width, bias=False) for n in (3, 1))
+        self.to_q, self.to_k, self.to_v, self.out = (
+            nn.Linear(width, width, bias=False) for _ in range(4)
+        )
         self.up = nn.Linear(width, 4 * width, bias=False)
         self.down = nn.Linear(4 * width, width, bias=False)
 
     def forward(self, x: Tensor, shift: Tensor) -> Tensor:
         b, t, d = x.shape
         h = fn.layer_norm(x, (d,)) + shift
-        q, k, v = self.qkv(h).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        q, k, v = (
+            part(h).view(b, t, self.heads, -1).transpose(1, 2)
+            for part in (self.to_q, self.to_k, self.to_v)
+        )
         y = fn.scaled_dot_product_attention(q, k, v)
         x = x + self.out(y.transpose(1, 2).reshape(b, t, d))
         return x + self.down(fn.gelu(self.up(fn.layer_norm(x, (d,)) + shift)))
@@ -389,7 +394,7 @@ class Streams(nn.Module):
 )
 def pictures_at_rate_that_optimizer_finds(repaired: bool) -> Running:
     """What leads into the layers and out of them stays as it was."""
-    batch, places, width, inside = size(8, 2), size(1024, 8), size(2048, 16), size(64, 8)
+    batch, places, width, inside = size(14, 2), size(1024, 8), size(2048, 16), size(64, 8)
     into, out, late = nn.Linear(inside, width), nn.Linear(width, inside), nn.Linear(1, width)
     nn.ModuleList([into, out, late]).to(DEVICE).requires_grad_(False)
     layers = nn.ModuleList(Streams(width, size(16, 2)) for _ in range(2)).to(DEVICE)
@@ -483,7 +488,7 @@ class Seen(Dataset[tuple[np.ndarray[Any, Any], int]]):
         self.kinds = kinds
 
     def __len__(self) -> int:
-        return size(1_500_000, 500)
+        return size(2_500_000, 500)
 
     def __getitem__(self, index: int) -> tuple[np.ndarray[Any, Any], int]:
         picture = self.pictures[index % len(self.pictures)]
