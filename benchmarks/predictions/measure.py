@@ -57,6 +57,7 @@ SETS = (
     *("fourteenth", "fourteenth_kernels", "fourteenth_mixed"),
     *("fifteenth_kernels",),
     *("fifteenth",),
+    "fifteenth_mixed",
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
