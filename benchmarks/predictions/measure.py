@@ -55,9 +55,7 @@ SETS = (
     *("twelfth", "twelfth_kernels", "twelfth_mixed"),
     *("thirteenth", "thirteenth_kernels", "thirteenth_mixed"),
     *("fourteenth", "fourteenth_kernels", "fourteenth_mixed"),
-    *("fifteenth_kernels",),
-    *("fifteenth",),
-    "fifteenth_mixed",
+    *("fifteenth", "fifteenth_kernels", "fifteenth_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
