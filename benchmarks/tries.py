@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 FAULTS = {
+    "many_small_launches": "one-core",
     "lightning_fp32": "bf16-autocast",
     "trainer_with_batches": "pin-memory,non-blocking",
     "gan_one_by_one": "fused-optimizer",
@@ -260,6 +261,22 @@ def new_workers_each_epoch(torch: Any, fixed: bool) -> None:
         persistent_workers=fixed,
     )
     from_loader(torch, loader, mlp(torch, size(torch, 4096), 6), epochs=9)
+
+
+def many_small_launches(torch: Any, fixed: bool) -> None:
+    layers = [torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64), torch.nn.GELU())
+              for _ in range(size(torch, 48))]  # fmt: skip
+    model = torch.nn.Sequential(*layers).to(device(torch))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, foreach=False)
+    batch = torch.randn(32, 64, device=device(torch))
+    if fixed:
+        torch.autograd.grad(model(batch).sum(), tuple(model.parameters()))  # its thread is there
+        core = {max(os.sched_getaffinity(0))}
+        for task in Path("/proc/self/task").iterdir():
+            if (task / "comm").read_text().startswith("pt_autograd"):
+                os.sched_setaffinity(int(task.name), core)
+        os.sched_setaffinity(0, core)
+    on_one_batch(torch, model, optimizer, batch)
 
 
 def fp32_gemms(torch: Any, fixed: bool) -> None:

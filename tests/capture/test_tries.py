@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 import textwrap
@@ -24,6 +25,7 @@ from stepscope.api.tries import (
     try_fixes,
 )
 from stepscope.capture import tries, trying
+from stepscope.capture.tries import one_core
 from stepscope.capture.trying import CONFIGURATION, Runs, TrialRun, run_once
 from stepscope.compare.tried import TrySession
 from stepscope.diagnosis.cause import causes
@@ -83,7 +85,7 @@ def changes(run: TrialRun) -> dict[str, dict[str, Any]]:
 
 def test_every_fix_says_what_it_repairs() -> None:
     found = tries.declared()
-    assert len(found) == 15
+    assert len(found) == 16
     known = {*causes(), *levers()}
     for one in found.values():
         assert {*one.repairs, *one.further, *one.eases} <= known, one.name
@@ -243,6 +245,7 @@ REFUSALS: list[tuple[str, str, str, str]] = [
     ("no-gc-in-steps", "import torch\n", "import torch, gc; gc.disable()\n", "turned garbage"),
     ("allocator=expandable", "", "", "does not use CUDA"),
     ("workers=2", "20)", "20, num_workers=2)", "2 workers already"),
+    ("one-core", "import torch\n", "import torch, os; del os.sched_setaffinity\n", "a thread on"),
 ]
 
 
@@ -255,6 +258,62 @@ def test_what_is_refused_or_changes_nothing(
     (found,) = changes(runner.once(text, name)).values()
     assert why in " ".join([found["refused"], *found["left"]])
     assert found["refused"] or not found["applied"]
+
+
+def cores() -> list[int]:
+    return sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+
+
+WHERE_THREADS_ARE = """
+import multiprocessing, os, subprocess, sys, threading
+def say(what): print(what, *sorted(os.sched_getaffinity(0)), flush=True)
+say("steps")
+thread = threading.Thread(target=say, args=("thread",))
+thread.start()
+thread.join()
+process = multiprocessing.get_context("fork").Process(target=say, args=("fork",))
+process.start()
+process.join()
+code = "import os; print('new', *sorted(os.sched_getaffinity(0)))"
+subprocess.run([sys.executable, "-c", code])
+say("after")
+"""
+
+
+@pytest.mark.skipif(len(cores()) < 2, reason="needs two cores and Linux")
+def test_what_launches_stays_on_one_core_and_nothing_else_does(runner: Runner) -> None:
+    run = runner.once(TRAIN + WHERE_THREADS_ARE, "one-core")
+    (found,) = changes(run).values()
+    assert run.output is not None
+    told = {name: list(map(int, of)) for name, *of in map(str.split, run.output.open())}
+    assert found["applied"] == 1
+    (core,) = told["steps"]
+    assert found["notes"] == [f"the thread of the steps and 0 of autograd's stay on core {core}"]
+    others = dict.fromkeys(("thread", "fork", "new"), cores())
+    assert told == {"steps": [core], "after": [core]} | others
+
+
+def test_each_rank_of_a_machine_chooses_from_cores_of_its_own() -> None:
+    parts = [
+        one_core.share_of(list(range(10)), {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3"})
+        for rank in range(3)
+    ]
+    assert parts == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
+    for variables in ({}, {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "3"}, {"LOCAL_RANK": "x"}):
+        assert one_core.share_of([4, 7], variables) == [4, 7]
+    assert one_core.share_of([4], {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}) == [4]
+
+
+@pytest.mark.skipif(len(cores()) < 2, reason="needs two cores and Linux")
+def test_the_quickest_core_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = os.sched_getaffinity(0)
+    one, other = cores()[:2]
+    takes = {one: iter([5] * 8), other: iter([4, 4, 4, 9, 4, 4, 4, 4])}
+    monkeypatch.setattr(one_core, "_loop_ns", lambda: next(takes[min(os.sched_getaffinity(0))]))
+    try:
+        assert one_core.quickest([one, other]) == one  # the other one was slow once
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_datasets_that_workers_cannot_share(runner: Runner) -> None:

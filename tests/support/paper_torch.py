@@ -44,9 +44,10 @@ FILES = {
             def __getitem__(self, at):
                 if isinstance(at, slice): return _Kept([self.get(i) for i in range(at.stop)])
                 return _Row(self, at)
+            def add_(self, number): return self
         class _Kept(list):
             def tolist(self): return self
-        def zeros(n, dtype, device): return _Values()
+        def zeros(n, dtype=float32, device=None): return _Values()
         class autocast:
             on = False
             def __init__(self, device, dtype): pass

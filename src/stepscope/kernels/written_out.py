@@ -129,7 +129,9 @@ FUNCTIONS: Final = (
     Function(
         "selu/elu",
         # the lower half by where, or both halves by clamp
-        re.compile(rb"(?:>c*xc*ac*(?:mc*)?|xc*ac*(?:mc*)?>c*)w(?:c*m)?|hc*xc*ac*(?:mc*)?hc*a(?:c*m)?"),
+        re.compile(
+            rb"(?:>c*xc*ac*(?:mc*)?|xc*ac*(?:mc*)?>c*)w(?:c*m)?|hc*xc*ac*(?:mc*)?hc*a(?:c*m)?"
+        ),
         re.compile(
             rb"(?:mc*)?[co]*w[co]*w[co]*(?:mc*){1,2}a"
             rb"|(?:mc*)?[co]*>c*w[co]*(?:mc*){1,2}[co]*>c*wc*a"
