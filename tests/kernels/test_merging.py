@@ -14,6 +14,7 @@ from stepscope.kernels.attention import (
     BACKWARD_RATE,
     BIASED,
     CAUSAL,
+    DROPPED,
     MASKED,
     OPERANDS,
     OPERANDS_BANDWIDTH,
@@ -330,6 +331,7 @@ def written_out(
     softmax: str = SOFTMAX,
     shapes: bool = True,
     backward: tuple[str, ...] = (),
+    between: tuple[str, ...] = (),
 ) -> UnfusedAttention | None:
     """Attention of 256 heads, each of its kernels 100 us, with a backward pass or without."""
     device = Device()
@@ -341,7 +343,8 @@ def written_out(
             device.operator("aten::bmm", scores)
         device.kernel(gemm)
         device.kernel(pointwise(mask, 2))
-        device.kernel(softmax)
+        for name in (softmax, *between):
+            device.kernel(name)
         if shapes:
             device.operator("aten::bmm", values)
         device.kernel(gemm)
@@ -401,6 +404,22 @@ def test_fused_attention_as_a_share_of_the_products(
     assert found is not None
     assert not found.by_shape
     assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(200_000 * share)
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+@pytest.mark.parametrize(("mask", "kind"), [("triu_tril", CAUSAL), ("masked_fill", MASKED)])
+def test_dropout_of_the_weights_costs_the_fused_kernel(
+    tmp_path: Path, shapes: bool, mask: str, kind: str
+) -> None:
+    drops = "at::native::fused_dropout_kernel_vec<float>"
+    plain, dropped = (
+        written_out(folder(tmp_path, name), 64, 512, mask=mask, shapes=shapes, between=between)
+        for name, between in (("plain", ()), ("dropped", (drops,)))
+    )
+    assert plain is not None
+    assert dropped is not None
+    ratio = dropped.repair.new_ns.sum() / plain.repair.new_ns.sum()
+    assert ratio == pytest.approx(DROPPED[kind], rel=1e-3)
 
 
 def test_a_learnt_bias_may_not_be_taken(tmp_path: Path) -> None:

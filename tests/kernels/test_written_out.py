@@ -16,6 +16,9 @@ SCALE, POW, EXP, LOG = (pointwise(name, 2) for name in ("mul", "pow_tensor_scala
 SIGMOID, TANH, ROOT = (pointwise(name, 2) for name in ("sigmoid", "tanh", "rsqrt"))
 SIGMOID_BACK, TANH_BACK = (pointwise(f"{name}_backward", 3) for name in ("sigmoid", "tanh"))
 LARGEST = SUM.replace("<float>", "<at::native::MaxNanFunctor<float> >")
+LESS, CLAMP, COMPARE = (pointwise(name, 2) for name in ("add", "clamp_scalar", "compare_scalar"))
+WHERE, FILL = pointwise("where", 3), pointwise("Fill", 1)
+WIDEN, NARROW = pointwise("direct_copy", 2), pointwise("bfloat16_copy", 2)
 SILU_BACK = [MUL, MUL, SIGMOID_BACK, ADD]
 
 
@@ -74,6 +77,35 @@ def found(folder: Path, forward: list[str], backward: list[str]) -> tuple[Writte
             "mish",
             [(300, 7, 2), (500, 15, 3)],
             id="mish",
+        ),
+        pytest.param(
+            [COMPARE, EXP, LESS, SCALE, WHERE, SCALE],
+            [SCALE, FILL, WHERE, FILL, WHERE, SCALE, MUL, ADD],
+            "selu/elu",
+            # a number is filled in as quickly as a tensor here, and its name tells one pass
+            [(600, 13, 2), (800, 18, 3)],
+            id="selu by where",
+        ),
+        pytest.param(
+            [CLAMP, EXP, LESS, SCALE, CLAMP, ADD],
+            [COMPARE, WHERE, MUL, SCALE, FILL, COMPARE, WHERE, ADD],
+            "selu/elu",
+            [(600, 13, 2), (800, 19, 3)],
+            id="elu by clamp",
+        ),
+        pytest.param(
+            [COMPARE, SCALE, WHERE],
+            [FILL, WHERE, FILL, WHERE, SCALE, ADD],
+            "leaky_relu",
+            [(300, 7, 2), (600, 13, 3)],
+            id="leaky relu by where",
+        ),
+        pytest.param(
+            [pointwise("sign", 2), pointwise("abs", 2), LESS, CLAMP, MUL],
+            [MUL, MUL, pointwise("threshold", 3), pointwise("sign", 2), MUL, FILL, ADD],
+            "softshrink",
+            [(500, 11, 2), (700, 18, 3)],
+            id="soft shrinkage",
         ),
         pytest.param(
             [LARGEST, ADD, EXP, SUM, LOG, ADD],
@@ -138,6 +170,54 @@ def test_a_norms_gradient_is_what_is_left(tmp_path: Path, more: list[str], gradi
     assert repair.new_ns.sum() / steps == pytest.approx(expected * 1000, rel=0.01)
     if not gradients:  # where they are is not known, but they go, too
         assert repair.low_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "gradient", "told"),
+    [
+        ("gelu", "GeluBackward", True),
+        ("clamp_scalar", "threshold", True),  # ReLU
+        ("gelu", "mul", False),
+        ("cos", "GeluBackward", False),
+    ],
+)
+def test_layers_with_a_gradient_of_their_own_hide_no_norms(
+    tmp_path: Path, layer: str, gradient: str, told: bool
+) -> None:
+    norm = [SUM, ADD, POW, SUM, pointwise("add", 2), ROOT, MUL, MUL, ADD]
+    back = [pointwise(gradient, 3), MUL, MUL, SCALE, ADD]
+    result, steps = found(tmp_path, [*norm, pointwise(layer, 2)], back)
+    assert result is not None
+    assert len(result.repair.rows) == (len(norm) + 4 * told) * steps
+
+
+@pytest.mark.parametrize(
+    ("widened", "cast", "half"),
+    [
+        ([WIDEN], [NARROW], True),
+        ([WIDEN], [NARROW, NARROW], True),  # a weight's as well, of which one is taken
+        ([], [NARROW], False),  # behind a norm, whose results are in single precision
+        ([WIDEN], [], False),
+    ],
+)
+def test_what_autocast_widens_is_half_as_much_in_the_library(
+    tmp_path: Path, widened: list[str], cast: list[str], half: bool
+) -> None:
+    forward = [COMPARE, *widened, EXP, LESS, SCALE, WHERE, SCALE]
+    backward = [SCALE, WHERE, WHERE, SCALE, MUL, ADD]
+    whole, _ = found(subfolder(tmp_path, "whole"), forward, backward)
+    result, steps = found(subfolder(tmp_path, "cast"), [*forward, *cast], [*widened, *backward])
+    assert result is not None
+    assert whole is not None
+    ratio = result.repair.new_ns.sum() / whole.repair.new_ns.sum()
+    assert ratio == pytest.approx(0.5 if half else 1.0, rel=0.03)
+    beside = (1 + len(widened)) if half else 0
+    assert len(result.repair.rows) == len(whole.repair.rows) + beside * steps
+
+
+def subfolder(place: Path, name: str) -> Path:
+    (place / name).mkdir()
+    return place / name
 
 
 # what PyTorch 2.11's kernels took on an H100, us: a pass, forward, backward

@@ -166,6 +166,8 @@ of a softmax is two kernels."""
 _GRADIENTS: Final = b"mdanprqxli"
 """Kernels of which a norm's or a softmax's gradient may be made."""
 _KERNELS_BACK: Final = 2  # of the library's gradient of a norm
+_RELU: Final = {"threshold": "clampscalarbackward"}
+"""The gradient of ReLU, by another name."""
 _ELSE: Final = 0.1
 """Part of the time of written-out functions that other elementwise kernels of the forward pass may
 take, sums and copies apart, where the backward pass counts as theirs alone."""
@@ -314,18 +316,23 @@ def _letter(name: str, kernel: KernelClass) -> str:
 
 
 def _calls(text: bytes) -> _Calls:
-    """All calls in the text, in the order of functions; no kernel belongs to two."""
+    """All calls in the text, in the order of functions; no kernel belongs to two.
+
+    What looks like gradients of a function that is not there is none.
+    """
     claims = np.zeros(len(text) + 1, np.int64)
     found = [np.zeros((0, 4), np.int64)]
     for number, function in enumerate(FUNCTIONS):
+        written = False
         for pattern, back in ((function.forward, False), (function.backward, True)):
-            if pattern is None:
+            if pattern is None or (back and not (written or function.own_gradient)):
                 continue
             spans = [match.span() for match in pattern.finditer(text)]
             begin, end = np.array(spans, np.int64).reshape(-1, 2).T
             before = np.concatenate(([0], np.cumsum(np.cumsum(claims)[:-1])))
             free = before[end] == before[begin]
             begin, end = begin[free], end[free]
+            written = bool(free.any())
             claims[begin] += 1
             claims[end] -= 1
             kind = np.full(len(begin), number), np.full(len(begin), int(back))
@@ -354,7 +361,7 @@ def _certain(calls: _Calls, alike: BoolArray) -> _Calls:
     """The same without those that may be of another function.
 
     Of functions that are written alike forwards the one whose gradients are there is meant, where
-    nearly all calls have them. What looks like gradients of a function that is not there is none.
+    nearly all calls have them.
     """
     gated = [number for number, function in enumerate(FUNCTIONS) if function.own_gradient]
     of_gate = among(calls.function, gated)
@@ -544,12 +551,11 @@ def _has_own_gradient(kernels: Kernels) -> BoolArray:
 
     These are no gradients of a norm: ``GeluBackward`` stands for ``Gelu`` alone.
     """
-    names = [kernel.operation.lower() for kernel in kernels.classes]
-    backward = {name.replace("_", "") for name in names if "backward" in name}
-    own = [
-        bool(name) and any(one.startswith(f"{name.replace('_', '')}backward") for one in backward)
-        for name in names
-    ]
+    names = [kernel.operation.lower().replace("_", "") for kernel in kernels.classes]
+    backward = {name for name in names if "backward" in name} | _RELU.keys() & set(names)
+    backward = {_RELU.get(name, name) for name in backward}
+    own = [bool(name) and any(one.startswith(f"{name}backward") for one in backward)
+           for name in names]  # fmt: skip
     found: BoolArray = np.array([*own, False])[kernels.gpu.ops["name"]]
     return found
 
