@@ -1,8 +1,8 @@
 """Keeps the threads that launch kernels on one core that is quiet at that time.
 
 A virtual core shares a physical one with whoever else computes on the machine, and a thread that is
-woken on another core costs more there. On the virtual machines of the exam a step of 420 small
-launches took 4.7 to 5.3 ms on one quiet core, and 5.3 to 8.5 ms where the system put it, from
+woken on another core costs more there. On the virtual machines of the exam a step of many
+small launches took 4.7 to 5.3 ms on one quiet core, and 5.3 to 8.5 ms where the system put it, from
 process to process: too much for a ratio of two processes. All other threads, DataLoader workers and
 new threads among them, go anywhere.
 """

@@ -67,11 +67,12 @@ RATES: Final = {
 together, with heads up to 32, of 64 and from 128 wide; causal: of half of the arithmetic. Fitted
 to times of 60 sizes from 64 to 2048 positions (H200, cuDNN of PyTorch 2.11); sequences are
 made up to whole blocks. With a learnt bias: of 42 sizes from 49 to 1024 positions (H100)."""
-DROPPED: Final = {UNMASKED: 1.2, CAUSAL: 1.1, MASKED: 1.35, BIASED: 1.4}
+DROPPED: Final = {UNMASKED: 1.2, CAUSAL: 1.1, MASKED: 1.22, BIASED: 1.4}
 """What fused attention in half precision takes with dropout of the weights over what it takes
-without: the kernels draw random numbers in both passes. 27 sizes of 128 to 2048 positions with
+without: the kernels draw random numbers in both passes. 18 sizes of 128 to 2048 positions with
 heads of 32, 64 and 128, of which those that take 0.6 ms and more count: 1.0 to 1.3 unmasked and
-causal, 1.1 to 1.6 with a mask, 1.2 to 1.6 with a bias (H100, PyTorch 2.11)."""
+causal, 1.1 to 1.6 with a mask (1.35, and between that and a causal one, as for the rates), 1.2 to
+1.6 with a bias (H100, PyTorch 2.11)."""
 SINGLE_RATES: Final = (0.30, 0.52, 0.58)
 """The same of the peak of the CUDA cores, for operands in single precision (CUTLASS)."""
 SINGLE_CAUSAL, SINGLE_DIAGONAL = 0.8, 80

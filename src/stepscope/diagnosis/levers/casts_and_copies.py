@@ -87,9 +87,9 @@ LEVER = Lever(
         "nothing."
     ),
     differential=(
-        "compile takes the casts and copies that stand beside pointwise kernels, which these do "
-        "not. layout_changes is about the order of image channels. Copies between host and device "
-        "are no kernels."
+        "compile merges those that stand beside pointwise kernels into these; both count them. "
+        "layout_changes is about the order of image channels. Copies between host and device are "
+        "no kernels."
     ),
     prediction=(
         "three quarters of the casts and half of the copies go; the range goes from a quarter of "
@@ -97,5 +97,6 @@ LEVER = Lever(
     ),
     reference="PyTorch: automatic mixed precision; tensor views",
     find=find,
-    order=4,
+    order=3,  # before compile, which takes its kernels
+    claims=False,
 )

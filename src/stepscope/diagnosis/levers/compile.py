@@ -68,5 +68,5 @@ LEVER = Lever(
     reference="PyTorch: torch.compile; TorchInductor",
     find=find,
     instead=("fusion_opportunity",),
-    order=3,
+    order=4,
 )
