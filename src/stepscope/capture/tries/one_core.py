@@ -25,10 +25,9 @@ TRY = Try(
     "was the quickest just then; of several ranks on a machine each has another one. Other "
     "threads, workers and new processes go where they like",
     eases=("launch_bound",),
-    lines="after the first backward pass: for t in os.listdir('/proc/self/task'): "
-    "open(f'/proc/self/task/{t}/comm').read().startswith('pt_autograd') and "
-    "os.sched_setaffinity(int(t), {core}); os.sched_setaffinity(0, {core}), with another core for "
-    "each rank and workers and threads started before",
+    lines="os.sched_setaffinity(t, {core}) after the first step, for t = 0 (the thread of the "
+    "loop) and for each number in /proc/self/task whose comm begins with pt_autograd; another core "
+    "for each rank, and workers and threads of the program started before",
     refused="Refused where threads cannot be kept on a core (not Linux). Changes nothing where the "
     "process may use one core only. Threads that a library in C++ starts later stay on that core, "
     "too.",
