@@ -6,6 +6,7 @@ import importlib
 import itertools
 import json
 import math
+import os
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ MOST_BYTES = 50_000_000
 def exam() -> Iterator[Any]:
     """The modules of the exam, which are scripts and no package."""
     sys.path.insert(0, str(EXAM))
-    names = ("columns", "program", "timing", "gates", "store", "first_seen", "score")
+    names = ("columns", "program", "cores", "timing", "gates", "store", "first_seen", "score")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(str(EXAM))
     for name in names:
@@ -62,6 +63,23 @@ def test_stored_pairs_are_whole() -> None:
 def test_both_halves_are_large(exam: Any) -> None:
     halves = [exam["program"].half(truth["written_after"]) for truth in truths()]
     assert min(halves.count("development"), halves.count("unseen")) >= 20
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs Linux")
+def test_what_launches_is_kept_on_one_core(exam: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cores, everywhere = exam["cores"], os.sched_getaffinity(0)
+    for name, value in (("PINS", True), ("EVERYWHERE", everywhere)):
+        monkeypatch.setattr(cores, name, value)
+    monkeypatch.setattr(cores, "_others_go_anywhere", lambda: None)
+    try:
+        cores.on_a_quiet_core(rank=0, ranks=2)
+        assert len(os.sched_getaffinity(0)) == 1
+        half = sorted(everywhere)[: max(len(everywhere) // 2, 1)]
+        assert os.sched_getaffinity(0) <= set(half)
+        cores.anywhere()
+        assert os.sched_getaffinity(0) == everywhere
+    finally:
+        os.sched_setaffinity(0, everywhere)
 
 
 def test_a_trace_by_column_is_the_same(exam: Any) -> None:

@@ -333,8 +333,8 @@ def everything(
     for program in chosen:  # the own step joins the truth
         file = out / f"{program.name}.json"
         for source in ("own", "kineto"):
-            ms = out / f"{program.name}.{source}.ms"
-            if file.exists() and ms.exists():
+            ms, tar = (out / f"{program.name}.{source}.{kind}" for kind in ("ms", "tar"))
+            if file.exists() and ms.exists() and tar.exists():
                 result = json.loads(file.read_text())
                 result["recorded"][source] = float(ms.read_text())
                 file.write_text(json.dumps(result))

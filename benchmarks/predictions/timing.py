@@ -177,7 +177,7 @@ def described(program: Program) -> dict[str, Any]:
         "period": program.period,
         "ranks": program.ranks,
         "samples": program.samples,
-        "one_core": PINS and not SMALL,
+        "one_core": PINS,
     }
 
 

@@ -56,18 +56,22 @@ def after_step(change: Change, number: int) -> None:
         change.left("the process may use one core only")
         return
     change.torch.zeros(_PARALLEL).add_(1)
-    bound = [0, *_backward_threads()]
     try:
-        core = quickest(mine)
-        for thread in bound:
-            os.sched_setaffinity(thread, {core})
+        core, bound = bind(mine)
     except BaseException:
-        for thread in bound:
-            os.sched_setaffinity(thread, everywhere)
+        os.sched_setaffinity(0, everywhere)
         raise
-    _start_others(everywhere)
+    start_others_on(everywhere)
     change.applied()
-    change.note(f"the thread of the steps and {len(bound) - 1} of autograd's stay on core {core}")
+    change.note(f"the thread of the steps and {bound - 1} of autograd's stay on core {core}")
+
+
+def bind(cores: list[int]) -> tuple[int, int]:
+    """Keep this thread and autograd's on the quickest of some cores; it, and how many they are."""
+    core, threads = quickest(cores), [0, *_backward_threads()]
+    for thread in threads:
+        os.sched_setaffinity(thread, {core})
+    return core, len(threads)
 
 
 def share_of(cores: list[int], variables: Any) -> list[int]:
@@ -111,7 +115,7 @@ def _backward_threads() -> list[int]:
     return found
 
 
-def _start_others(everywhere: set[int]) -> None:
+def start_others_on(everywhere: set[int]) -> None:
     """Threads and processes that the program starts from now on may run on all cores again."""
     import multiprocessing.process
     import subprocess
