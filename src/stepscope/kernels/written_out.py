@@ -72,6 +72,8 @@ class Function:
         passes: tensors of its size that the library reads and writes in a call and in its gradient;
             for a norm the least.
         norm: whether it divides by a deviation.
+        single: whether autocast has it in single precision. Its gradient may also be written in
+            other ways than ``backward``.
         own_gradient: whether its gradient tells it from another function that is written alike.
     """
 
@@ -80,6 +82,7 @@ class Function:
     backward: re.Pattern[bytes] | None
     passes: tuple[float, float]
     norm: bool = False
+    single: bool = False
     own_gradient: bool = False
 
 
@@ -91,6 +94,7 @@ FUNCTIONS: Final = (
         None,
         (2.0, 5.0),
         norm=True,
+        single=True,
     ),
     Function(
         "rms_norm",
@@ -98,9 +102,17 @@ FUNCTIONS: Final = (
         None,
         (2.0, 5.0),
         norm=True,
+        single=True,
     ),
-    Function("log_softmax", re.compile(rb"Mc*ac*xc*rc*lc*a(?:c*a)?"), None, (2.6, 3.1)),
-    Function("softmax", re.compile(rb"Mc*ac*xc*rc*d"), None, (2.7, 6.0)),
+    Function(
+        "log_softmax",
+        re.compile(rb"Mc*ac*xc*rc*lc*a(?:c*a)?"),
+        # that of the logarithm of a sum, as it is written or of logsumexp
+        re.compile(rb"(?:nc*rc*|rc*nc*)(?:dc*|ac*xc*)mc*a"),
+        (2.6, 3.1),
+        single=True,
+    ),
+    Function("softmax", re.compile(rb"Mc*ac*xc*rc*d"), None, (2.7, 6.0), single=True),
     Function(
         "gelu",
         re.compile(rb"(?:[mpa]c*){4,6}tc*ac*m(?:c*m)?"),
@@ -251,7 +263,7 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     new[longest] = np.rint(takes[call[longest]]).astype(np.int64)
     ends = [float((part * takes).sum()) for part in _SURE]
     rest = _gradients(kernels, rows, letters, place)
-    owed = np.array([f.backward is None for f in FUNCTIONS])[function] & ~back
+    owed = _owed(calls)[function] & ~back
     if len(rest) and owed.any():
         old = kernels.duration_ns[rest]
         owed_ns = float(back_ns[owed].sum())
@@ -375,6 +387,17 @@ def _certain(calls: _Calls, alike: BoolArray) -> _Calls:
     return _Calls(calls.first[keep], calls.last[keep], function[keep], calls.back[keep])
 
 
+def _owed(calls: _Calls) -> BoolArray:
+    """Functions whose gradients are not among the calls, though they have some."""
+    back, ahead = (
+        np.bincount(calls.function[which], minlength=len(FUNCTIONS))
+        for which in (calls.back, ~calls.back)
+    )
+    single = np.array([f.single for f in FUNCTIONS])
+    found: BoolArray = single & (back < _OF_CALLS * ahead)
+    return found
+
+
 def _in_half(
     kernels: Kernels, rows: IntArray, calls: _Calls
 ) -> tuple[BoolArray, IntArray, IntArray]:
@@ -393,7 +416,7 @@ def _in_half(
             [kernel.category == "copy" for kernel in kernels.classes],
         )
     )
-    activation = np.array([f.backward is not None for f in FUNCTIONS])[calls.function]
+    activation = np.array([not f.single for f in FUNCTIONS])[calls.function]
     numbers = np.arange(len(calls.first))
     # to single precision in the call: behind a norm in it there is nothing to cast
     widened = np.concatenate(([0], np.cumsum(copies & ~casts)))
