@@ -21,7 +21,7 @@ from stepscope.api import Job
 from stepscope.breakdown.repaired import OF_THE_GAIN
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers
-from stepscope.diagnosis.result import FurtherRepair
+from stepscope.diagnosis.result import FurtherRepair, ProfilerOverhead
 
 EXAM = Path(__file__).parents[1] / "benchmarks" / "predictions"
 CAPTURES = EXAM / "captures"
@@ -225,6 +225,27 @@ def test_at_least_is_a_refusal(exam: Any, demo: Any) -> None:
     assert (refused.holds, refused.error, refused.width) == (None, None, None)
     figures = exam["score"].summary([refused])
     assert (figures["at least"], figures["predicted"], figures["ranges that hold"]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("cost_ns", "how", "paced", "alike"),
+    [
+        (-9_600_000, "unrecorded steps", 0.96, True),
+        (-11_000_000, "unrecorded steps", 1.1, False),
+        (-10_000_000, "estimated", None, False),
+    ],
+)
+def test_pairs_whose_host_kept_its_pace_are_summed_up_once_more(
+    exam: Any, demo: Any, cost_ns: int, how: Any, paced: float | None, alike: bool
+) -> None:
+    """Of a step of 100 ns: what recording takes off it is then all of the unrecorded step."""
+    diagnosis = result(demo, 80, 75, 90, cause="host_sync", cost=20)
+    overhead = ProfilerOverhead(cost_ns, cost_ns, cost_ns, how)
+    diagnosis = msgspec.structs.replace(diagnosis, profiler_overhead=overhead)
+    row = exam["score"].scored(TRUTH, "own", diagnosis, None)
+    assert row.paced == (pytest.approx(paced) if paced else None)
+    found = exam["score"].summaries([row])
+    assert list(found) == ["development, own", *["development, own, at one pace"] * alike]
 
 
 def test_a_summary_counts(exam: Any, demo: Any) -> None:

@@ -62,7 +62,8 @@ class Row:
         at_least: whether the prediction only says that something is gained.
         replay_error: of the unchanged replay.
         slowed: recorded step over untraced step.
-        timed: whether the capture knows steps of the run that were not recorded.
+        paced: unrecorded step of the recorded process over the untraced step; None where the
+            capture knows no such step.
         wrong: contradictions of the prediction with itself.
     """
 
@@ -80,13 +81,18 @@ class Row:
     at_least: bool
     replay_error: float | None
     slowed: float
-    timed: bool
+    paced: float | None
     wrong: list[str]
 
     @property
     def noisy(self) -> bool:
         """Whether turns of the same program differ by so much that the truth is not known."""
         return self.spread > NOISY
+
+    @property
+    def at_one_pace(self) -> bool:
+        """Whether the recorded process is known to have taken what the timed one took."""
+        return self.paced is not None and abs(self.paced - 1) <= NOISY
 
     @property
     def error(self) -> float | None:
@@ -198,7 +204,9 @@ def scored(truth: dict[str, Any], source: str, diagnosis: Diagnosis, replay: flo
         at_least=bool(finding is not None and getattr(finding, "at_least", False)),
         replay_error=None if replay is None else round(replay, 4),
         slowed=round(diagnosis.step_ns.mean / 1e6 / before, 3),
-        timed=cost is not None and cost.how == "unrecorded steps",
+        paced=None
+        if cost is None or cost.how != "unrecorded steps"
+        else round((diagnosis.step_ns.mean - cost.measured_ns) / 1e6 / before, 3),
         wrong=contradictions(finding, step) if finding is not None else [],
     )
 
@@ -250,7 +258,7 @@ def line(row: Row) -> str:
         f"({'NOISY ' * row.noisy}+-{row.spread:.0%}) predicted {ratio:>6} {bounds:16} "
         f"{percent(row.error):>8} {holds:6} "
         f"{place:9} {row.verdict if row.rank != 1 else '':20} replay {percent(row.replay_error)} "
-        f"slowed {row.slowed:.2f} {'timed ' * row.timed}{'; '.join(row.wrong)}"
+        f"slowed {row.slowed:.2f} paced {row.paced or 0:.2f} {'; '.join(row.wrong)}"
     )
 
 
@@ -277,16 +285,23 @@ def summary(rows: Sequence[Row]) -> dict[str, float | int]:
 
 
 def summaries(rows: Sequence[Row]) -> dict[str, dict[str, float | int]]:
-    """The summary of each half and source that has rows; of those with noisy turns apart."""
+    """The summary of each half and source that has rows; of those with noisy turns apart.
+
+    Where captures know unrecorded steps, that of those whose recorded process took what the timed
+    one took follows: of the others two runs of one program differ by more than the turns tell.
+    """
     found = {}
     for noisy in (False, True):
         for half_of in ("development", "unseen"):
             for source in SOURCES:
                 kind = (half_of, source, noisy)
                 chosen = [r for r in rows if (r.half, r.source, r.noisy) == kind]
+                title = f"{half_of}, {source}" + ", turns differ" * noisy
+                alike = [r for r in chosen if r.at_one_pace]
                 if chosen:
-                    title = f"{half_of}, {source}" + ", turns differ" * noisy
                     found[title] = summary(chosen)
+                if alike and not noisy:
+                    found[f"{title}, at one pace"] = summary(alike)
     return found
 
 

@@ -18,9 +18,11 @@ untraced; the faulty one was then recorded by `stepscope run` (`own`) and by tor
 *predicted* one what `stepscope diagnose` says of the recording: the step without the planted cause,
 or with the lever, over the recorded step. The *error* is predicted over measured, less one; +- is
 how far turns of the same program differ. Pairs where that is more than 5 % ("turns differ") are
-summed up apart: there the truth itself is not known better. The unseen half are the programs that
-were written last, by authors who knew neither the model nor its results; single results of it were
-not looked at while the model was worked on. The development half are all earlier ones.
+summed up apart: there the truth itself is not known better. *At one pace* are those whose recorded
+process, in steps that were not recorded, took what the timed process took, within 5 %; captures of
+torch.profiler hold no such steps. The unseen half are the programs that were written last, by
+authors who knew neither the model nor its results; single results of it were not looked at while
+the model was worked on. The development half are all earlier ones.
 
 How it was made, and how to run it: `benchmarks/predictions/README.md`."""
 
