@@ -34,8 +34,7 @@ def on_a_quiet_core(rank: int = 0, ranks: int = 1) -> None:
     """
     if PINS:
         _others_go_anywhere()
-        place = {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
-        one_core.bind(one_core.share_of(sorted(EVERYWHERE), place))
+        one_core.bind(one_core.share_of(sorted(EVERYWHERE), rank, ranks))
 
 
 def anywhere() -> None:

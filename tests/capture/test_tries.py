@@ -294,14 +294,15 @@ def test_what_launches_stays_on_one_core_and_nothing_else_does(runner: Runner) -
 
 
 def test_each_rank_of_a_machine_chooses_from_cores_of_its_own() -> None:
-    parts = [
-        one_core.share_of(list(range(10)), {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "3"})
-        for rank in range(3)
-    ]
+    def mine(cores: list[int], **variables: str) -> list[int]:
+        return one_core.share_of(cores, *one_core._place(variables))
+
+    ten = list(range(10))
+    parts = [mine(ten, LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="3") for rank in range(3)]
     assert parts == [[0, 1, 2], [3, 4, 5], [6, 7, 8, 9]]
     for variables in ({}, {"LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "3"}, {"LOCAL_RANK": "x"}):
-        assert one_core.share_of([4, 7], variables) == [4, 7]
-    assert one_core.share_of([4], {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}) == [4]
+        assert mine([4, 7], **variables) == [4, 7]
+    assert mine([4], LOCAL_RANK="0", LOCAL_WORLD_SIZE="2") == [4]
 
 
 @pytest.mark.skipif(len(cores()) < 2, reason="needs two cores and Linux")

@@ -291,8 +291,12 @@ def _dropped(kernels: Kernels, rows: IntArray, mask: str) -> float:
     """What dropout between some operations costs the fused kernel, as a factor."""
     drops = kernels.in_category("dropout")[rows]
     gemms = rows[kernels.in_category("matmul")[rows]]
-    half = (kernels.math[gemms] == MATH_NAMES.index("16bit")).all()
-    return DROPPED[mask] if bool(drops.any()) and half else 1.0
+    return DROPPED[mask] if drops.any() and _in_half(kernels, gemms) else 1.0
+
+
+def _in_half(kernels: Kernels, gemms: IntArray) -> bool:
+    """Whether some GEMMs all multiply in half precision."""
+    return bool((kernels.math[gemms] == MATH_NAMES.index("16bit")).all())
 
 
 def _mask_of(kernels: Kernels, rows: IntArray, written: _Written) -> str:
@@ -343,7 +347,7 @@ def _by_time(
 ) -> tuple[float, float, float, FloatArray]:
     """Share of the GEMMs' time that fused attention takes: usual, least, most; and that time."""
     duration, math = kernels.duration_ns[gemms].astype(np.float64), kernels.math[gemms]
-    if (math == MATH_NAMES.index("16bit")).all():
+    if _in_half(kernels, gemms):
         usual = SHARES[mask][_length_class(kernels, rows)]
         unaligned = kernels.gpu.ops.matches("name", _UNALIGNED)[gemms]
         each = duration * np.where(unaligned, ALIGNED_SHARE, 1.0)
@@ -381,7 +385,7 @@ def fused_ns(kernels: Kernels, gemms: IntArray, mask: str) -> FloatArray | None:
     table = who.operators
     operator = who.operator[gemms]
     math = kernels.math[gemms]
-    half = bool((math == MATH_NAMES.index("16bit")).all())
+    half = _in_half(kernels, gemms)
     single = among(math, [MATH_NAMES.index("fp32"), MATH_NAMES.index("tf32")]).all()
     if peaks is None or not len(gemms) or not (half or single):
         return None

@@ -409,13 +409,9 @@ def _in_half(
     Returns:
         Whether a call is one; places of casts beside them, and the call of each.
     """
-    casts, copies = (
-        np.array([*of_name, False])[np.where(rows >= 0, kernels.gpu.ops["name"][rows], -1)]
-        for of_name in (
-            [kernel.operation in _HALF for kernel in kernels.classes],
-            [kernel.category == "copy" for kernel in kernels.classes],
-        )
-    )
+    copies = kernels.in_category("copy")[rows] & (rows >= 0)
+    to_half = np.array([*(kernel.operation in _HALF for kernel in kernels.classes), False])
+    casts = to_half[kernels.gpu.ops["name"][rows]] & copies
     activation = np.array([not f.single for f in FUNCTIONS])[calls.function]
     numbers = np.arange(len(calls.first))
     # to single precision in the call: behind a norm in it there is nothing to cast
@@ -575,9 +571,8 @@ def _has_own_gradient(kernels: Kernels) -> BoolArray:
     These are no gradients of a norm: ``GeluBackward`` stands for ``Gelu`` alone.
     """
     names = [kernel.operation.lower().replace("_", "") for kernel in kernels.classes]
-    backward = {name for name in names if "backward" in name} | _RELU.keys() & set(names)
-    backward = {_RELU.get(name, name) for name in backward}
-    own = [bool(name) and any(one.startswith(f"{name}backward") for one in backward)
+    gradients = {_RELU.get(name, name) for name in names if "backward" in name or name in _RELU}
+    own = [bool(name) and any(one.startswith(f"{name}backward") for one in gradients)
            for name in names]  # fmt: skip
     found: BoolArray = np.array([*own, False])[kernels.gpu.ops["name"]]
     return found

@@ -14,7 +14,7 @@ from .base import Try
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import Any
 
     from .base import Change
@@ -51,13 +51,12 @@ def after_step(change: Change, number: int) -> None:
         change.refuse("this system does not keep a thread on a core")
         return
     everywhere = os.sched_getaffinity(0)
-    mine = share_of(sorted(everywhere), os.environ)
     if len(everywhere) == 1:
         change.left("the process may use one core only")
         return
     change.torch.zeros(_PARALLEL).add_(1)
     try:
-        core, bound = bind(mine)
+        core, bound = bind(share_of(sorted(everywhere), *_place(os.environ)))
     except BaseException:
         os.sched_setaffinity(0, everywhere)
         raise
@@ -74,13 +73,18 @@ def bind(cores: list[int]) -> tuple[int, int]:
     return core, len(threads)
 
 
-def share_of(cores: list[int], variables: Any) -> list[int]:
-    """The cores that a rank chooses from: those of the machine in as many parts as it has ranks."""
+def _place(variables: Mapping[str, str]) -> tuple[int, int]:
+    """The rank on this machine, and how many there are; as if alone where that is not told."""
     rank, ranks = (variables.get(name, "") for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
-    if not (rank.isdigit() and ranks.isdigit() and int(rank) < int(ranks) <= len(cores)):
+    known = rank.isdigit() and ranks.isdigit() and int(rank) < int(ranks)
+    return (int(rank), int(ranks)) if known else (0, 1)
+
+
+def share_of(cores: list[int], rank: int, ranks: int) -> list[int]:
+    """The cores that a rank chooses from: in as many parts as there are ranks, if that many."""
+    if ranks > len(cores):
         return cores
-    place, of = int(rank), int(ranks)
-    return cores[place * len(cores) // of : (place + 1) * len(cores) // of]
+    return cores[rank * len(cores) // ranks : (rank + 1) * len(cores) // ranks]
 
 
 def quickest(cores: list[int]) -> int:
