@@ -191,3 +191,131 @@ def wings_gradients_of_parts_on_cpu(repaired: bool) -> Running:
         update.zero_grad(set_to_none=True)
 
     return Running(step, enter=precision("high"))
+
+
+# --- currents of the sea, by few weights ------------------------------------------------------------
+
+
+class Sparse(nn.Linear):
+    """A layer of which a mask leaves some weights."""
+
+    def __init__(self, inside: int, outside: int) -> None:
+        super().__init__(inside, outside)
+        self.register_buffer("mask", torch.ones(outside, inside))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fn.linear(x, self.weight * self.mask, self.bias)
+
+
+@pair(
+    "step_jitter",
+    "ocean",
+    "weights are ranked, and the smallest masked, every 1000 steps, not every 8",
+    period=8,
+)
+def currents_weights_ranked_every_8(repaired: bool) -> Running:
+    """A network for buoys is thinned out while it learns."""
+    rows, inside, width = size(49_152, 16), size(512, 8), size(1280, 16)
+    parts: list[nn.Module] = [Sparse(inside, width), nn.SiLU()]
+    for _ in range(size(3, 2)):
+        parts += [Sparse(width, width), nn.SiLU()]
+    model = nn.Sequential(*parts, nn.Linear(width, 2)).to(DEVICE)
+    layers = [part for part in model if isinstance(part, Sparse)]
+    seen, current = noise(rows, inside), noise(rows, 2)
+    every = 1000 if repaired else 8
+
+    @torch.no_grad()
+    def thin(number: int, _loss: Tensor) -> None:
+        if number % every != every - 1:
+            return
+        sizes = torch.cat([layer.weight.abs().flatten() for layer in layers]).cpu().numpy()
+        least = float(np.partition(sizes, len(sizes) // 2)[len(sizes) // 2])
+        for layer in layers:
+            layer.mask.copy_(layer.weight.abs() >= least)
+
+    return fit(lambda: fn.mse_loss(model(seen).float(), current), adam(model), after=thin)
+
+
+# --- a fleet's engines ------------------------------------------------------------------------------
+
+
+@pair(
+    "checkpoint_stall",
+    "fleet",
+    "the weights are filed for the fleet every 1000 steps, not every 10",
+    period=10,
+)
+def ferries_weights_filed_every_10(repaired: bool) -> Running:
+    """How much fuel will a ferry need? Ships read the weights from a database."""
+    rows, inside, width = size(32_768, 16), size(256, 8), size(1024, 16)
+    model = nn.Sequential(
+        nn.Linear(inside, width), *(Wide(width) for _ in range(size(2, 2))), nn.Linear(width, 1)
+    ).to(DEVICE)
+    logs, fuel = noise(rows, inside), noise(rows)
+    folder, every = Path(scratch()), 1000 if repaired else 10
+    base = sqlite3.connect(folder / "fleet.db", check_same_thread=False)
+    base.execute("CREATE TABLE weights (name TEXT PRIMARY KEY, value BLOB)")
+    base.commit()
+
+    def file_away(number: int, _loss: Tensor) -> None:
+        if number % every != every - 1:
+            return
+        with base:  # one transaction: ships see all of the new weights or none
+            for name, value in model.state_dict().items():
+                data = memoryview(value.cpu().numpy()).cast("B")
+                base.execute("INSERT OR REPLACE INTO weights VALUES (?, ?)", (name, data))
+
+    def close() -> None:
+        base.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+    run = fit(lambda: fn.l1_loss(model(logs)[:, 0].float(), fuel), adam(model), after=file_away)
+    return Running(run.step, run.enter, close=close)
+
+
+# --- bridges that hum -------------------------------------------------------------------------------
+
+
+class Hums(Dataset[tuple[Tensor, int]]):
+    """Recordings of bridges, compressed; some are kept as they were decoded."""
+
+    def __init__(self, recordings: int, shape: tuple[int, int], kept: int | None) -> None:
+        rng = np.random.default_rng(7)
+        self.shape = shape
+        some = np.cumsum(rng.integers(-3, 4, shape, dtype=np.int16), 1, dtype=np.int16)
+        self.packed = [
+            zlib.compress(np.roll(some, 8 * i, 0).tobytes(), 1) for i in range(recordings)
+        ]
+        self.decoded = functools.lru_cache(maxsize=kept)(self.decode)
+
+    def decode(self, number: int) -> Tensor:
+        data = np.frombuffer(bytearray(zlib.decompress(self.packed[number])), dtype=np.int16)
+        return torch.from_numpy(data).view(self.shape)
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        number = index % len(self.packed)
+        return self.decoded(number), number % 10
+
+
+@pair(
+    "input_starvation",
+    "structures",
+    "the cache of decoded recordings holds all 48; of 32, read in turn, none was left when needed",
+)
+def bridges_cache_smaller_than_epoch(repaired: bool) -> Running:
+    batch, frames, inside, width = size(16, 2), size(1024, 8), size(256, 8), size(1024, 16)
+    data = Hums(size(48, 6), (frames, inside), None if repaired else size(32, 4))
+    model = nn.Sequential(
+        nn.Linear(inside, width), *(Wide(width) for _ in range(size(4, 2))), nn.Linear(width, 10)
+    ).to(DEVICE, SHORT)
+    batches = iter(DataLoader(data, batch, pin_memory=CUDA))
+
+    def loss_of() -> Tensor:
+        heard, bridge = (part.to(DEVICE, non_blocking=True) for part in next(batches))
+        said = model(heard.to(SHORT).div_(64.0)).float().mean(1)
+        return fn.cross_entropy(said, bridge)
+
+    return fit(loss_of, adam(model), bf16=False, settle=4)
