@@ -1,4 +1,4 @@
-"""A sixteenth set for one GPU: what hosts shuffle, ask, park, prune, file, decode, check and free.
+"""A sixteenth set for one GPU: what hosts shuffle, ask, park, prune, file and decode.
 
 Needs PyTorch and NumPy only; no weights are loaded. The kernels are few and large, so that the
 device paces the repaired sides.
@@ -10,15 +10,13 @@ import functools
 import shutil
 import sqlite3
 import zlib
-from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-from fourth_programs import adam, fit, labels, noise
+from fourth_programs import adam, fit, noise
 from models import DEVICE, precision, size
-from program import Program, Running, phase
+from program import Program, Running
 from single_programs import entered, scratch
 from torch import Tensor, nn
 from torch.nn import functional as fn
@@ -139,7 +137,7 @@ def crystals_repeated_for_their_atoms(repaired: bool) -> Running:
     counts = torch.full((crystals,), mean, device=DEVICE)
     counts[::2] += mean // 2  # small cells and large ones
     counts[1::2] -= mean // 2
-    model = Crystal(inside, size(1024, 16), size(7, 2), told=repaired).to(DEVICE, SHORT)
+    model = Crystal(inside, size(1280, 16), size(7, 2), told=repaired).to(DEVICE, SHORT)
     atoms = noise(crystals * mean, inside).to(SHORT)
     energies = torch.randn(crystals, device=DEVICE)
 
@@ -159,7 +157,7 @@ def crystals_repeated_for_their_atoms(repaired: bool) -> Running:
 )
 def wings_gradients_of_parts_on_cpu(repaired: bool) -> Running:
     """Pressure on a wing, learnt by SAGA: a step is corrected by the part's gradient before."""
-    points, inside, width, parts = size(32_768, 16), size(96, 6), size(1024, 16), size(6, 2)
+    points, inside, width, parts = size(81_920, 16), size(96, 6), size(1024, 16), size(6, 2)
     model = nn.Sequential(
         nn.Linear(inside, width), *(Wide(width, 2) for _ in range(size(3, 2))), nn.LayerNorm(width),
         nn.Linear(width, 4),
@@ -215,7 +213,7 @@ class Sparse(nn.Linear):
 )
 def currents_weights_ranked_every_8(repaired: bool) -> Running:
     """A network for buoys is thinned out while it learns."""
-    rows, inside, width = size(49_152, 16), size(512, 8), size(1280, 16)
+    rows, inside, width = size(114_688, 16), size(512, 8), size(1792, 16)
     parts: list[nn.Module] = [Sparse(inside, width), nn.SiLU()]
     for _ in range(size(3, 2)):
         parts += [Sparse(width, width), nn.SiLU()]
@@ -247,7 +245,7 @@ def currents_weights_ranked_every_8(repaired: bool) -> Running:
 )
 def ferries_weights_filed_every_10(repaired: bool) -> Running:
     """How much fuel will a ferry need? Ships read the weights from a database."""
-    rows, inside, width = size(32_768, 16), size(256, 8), size(1024, 16)
+    rows, inside, width = size(65_536, 16), size(256, 8), size(1024, 16)
     model = nn.Sequential(
         nn.Linear(inside, width), *(Wide(width) for _ in range(size(2, 2))), nn.Linear(width, 1)
     ).to(DEVICE)
@@ -306,7 +304,7 @@ class Hums(Dataset[tuple[Tensor, int]]):
     "the cache of decoded recordings holds all 48; of 32, read in turn, none was left when needed",
 )
 def bridges_cache_smaller_than_epoch(repaired: bool) -> Running:
-    batch, frames, inside, width = size(16, 2), size(1024, 8), size(256, 8), size(1024, 16)
+    batch, frames, inside, width = size(16, 2), size(1024, 8), size(256, 8), size(1536, 16)
     data = Hums(size(48, 6), (frames, inside), None if repaired else size(32, 4))
     model = nn.Sequential(
         nn.Linear(inside, width), *(Wide(width) for _ in range(size(4, 2))), nn.Linear(width, 10)
