@@ -41,7 +41,7 @@ class Wide(nn.Module):
         return x + self.down(fn.silu(self.up(self.norm(x))))
 
 
-# --- what is inside a container, by muons -----------------------------------------------------------
+# --- what is inside a container, by muons ---------------------------------------------------------
 
 
 class Cargo(nn.Module):
@@ -191,7 +191,7 @@ def wings_gradients_of_parts_on_cpu(repaired: bool) -> Running:
     return Running(step, enter=precision("high"))
 
 
-# --- currents of the sea, by few weights ------------------------------------------------------------
+# --- currents of the sea, by few weights ----------------------------------------------------------
 
 
 class Sparse(nn.Linear):
@@ -234,7 +234,7 @@ def currents_weights_ranked_every_8(repaired: bool) -> Running:
     return fit(lambda: fn.mse_loss(model(seen).float(), current), adam(model), after=thin)
 
 
-# --- a fleet's engines ------------------------------------------------------------------------------
+# --- a fleet's engines ----------------------------------------------------------------------------
 
 
 @pair(
@@ -271,7 +271,7 @@ def ferries_weights_filed_every_10(repaired: bool) -> Running:
     return Running(run.step, run.enter, close=close)
 
 
-# --- bridges that hum -------------------------------------------------------------------------------
+# --- bridges that hum -----------------------------------------------------------------------------
 
 
 class Hums(Dataset[tuple[Tensor, int]]):
