@@ -5,6 +5,7 @@ Needs PyTorch only; no weights are loaded.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -211,3 +212,158 @@ def voices_and_lips_share_their_scores(repaired: bool) -> Running:
         return fn.cross_entropy(by_ear.flatten(0, 1).float(), said.flatten())
 
     return fit(loss_of, adam(model), bf16=False)
+
+
+# --- what shops will sell -------------------------------------------------------------------------
+
+
+class Averaged(nn.Module):
+    """Heads that share their values, and whose shares are averaged so that they can be read."""
+
+    def __init__(self, width: int, heads: int, *, by_hand: bool) -> None:
+        super().__init__()
+        self.heads, self.by_hand = heads, by_hand
+        self.norm = nn.LayerNorm(width)
+        self.q, self.k = nn.Linear(width, width), nn.Linear(width, width)
+        self.v, self.out = nn.Linear(width, width // heads), nn.Linear(width // heads, width)
+        self.feed = Feeds(width)
+
+    def forward(self, x: Tensor, later: Tensor) -> Tensor:
+        b, t, d = x.shape
+        y = self.norm(x)
+        q, k = (of(y).view(b, t, self.heads, -1).transpose(1, 2) for of in (self.q, self.k))
+        v = self.v(y)
+        if self.by_hand:
+            scores = q @ k.transpose(2, 3) / math.sqrt(d // self.heads)
+            shares = scores.masked_fill(later, float("-inf")).softmax(-1)
+            found = shares.mean(1) @ v
+        else:
+            values = v[:, None].repeat(1, self.heads, 1, 1)
+            found = fn.scaled_dot_product_attention(q, k, values, is_causal=True).mean(1)
+        return self.feed(x + self.out(found))
+
+
+@pair(
+    "unfused_attention",
+    "series",
+    "scaled_dot_product_attention for all heads, whose results are averaged, not their shares",
+)
+def shops_sales_heads_averaged_to_read(repaired: bool) -> Running:
+    """What shops sell in a month, as quantiles; as in temporal fusion transformers; autocast."""
+    shops, days, known, ahead = size(12, 2), size(1024, 8), size(96, 5), size(28, 3)
+    width, heads = size(1024, 16), size(8, 2)
+    into, out = nn.Linear(known, width), nn.Linear(width, 3 * ahead)
+    layers = nn.ModuleList(Averaged(width, heads, by_hand=not repaired) for _ in range(size(4, 1)))
+    model = nn.ModuleList([into, layers, out]).to(DEVICE)
+    seen, sold = noise(shops, days, known), noise(shops, days, ahead, 1)
+    later = torch.ones(days, days, dtype=torch.bool, device=DEVICE).triu(1)
+    quantiles = torch.tensor([0.1, 0.5, 0.9], device=DEVICE)
+
+    def loss_of() -> Tensor:
+        h = into(seen)
+        for layer in layers:
+            h = layer(h, later)
+        off = sold - out(h).float().unflatten(-1, (ahead, 3))
+        return torch.maximum(quantiles * off, (quantiles - 1) * off).mean()
+
+    return fit(loss_of, adam(model), clip=1.0)
+
+
+# --- atoms in boxes -------------------------------------------------------------------------------
+
+
+def pair_energies(far: Tensor, charges: Tensor, radii: Tensor, reach: float) -> Tensor:
+    """Energies of boxes of atoms: repulsion, dispersion and charges, each switched off smoothly.
+
+    Args:
+        far: distances of all pairs: boxes, atoms, atoms.
+        charges: of each atom: boxes, atoms.
+        radii: of each atom: boxes, atoms.
+        reach: from which distance on atoms do not feel each other.
+    """
+    part = (far / reach).clamp(max=1.0)
+    switch = 1 - 10 * part**3 + 15 * part**4 - 6 * part**5
+    sixth = (0.5 * (radii[:, :, None] + radii[:, None, :]) / far) ** 6
+    between = 4 * (sixth * sixth - sixth)
+    between = between + charges[:, :, None] * charges[:, None, :] * torch.erf(far) / far
+    return (between * switch).sum((1, 2)) / 2
+
+
+@pair(
+    "fusion_opportunity",
+    "science",
+    "torch.compile of the function that adds the energies of pairs up",
+    compiles=True,
+)
+def melts_energies_of_pairs_compile(repaired: bool) -> Running:
+    """Charges and radii of a melt's atoms, such that the energy of each box is right."""
+    boxes, atoms, told, width = size(20, 2), size(1536, 6), size(256, 8), size(2048, 16)
+    parts: list[nn.Module] = [nn.Linear(told, width), nn.SiLU()]
+    for _ in range(size(4, 1)):
+        parts += [nn.Linear(width, width), nn.SiLU()]
+    net = nn.Sequential(*parts, nn.Linear(width, 2)).to(DEVICE)
+    around = noise(boxes, atoms, told)
+    places = 12 * torch.rand(boxes, atoms, 3, device=DEVICE)
+    # an atom is as far from itself as nothing that it feels
+    far = torch.cdist(places, places).clamp_min(0.8) + 99 * torch.eye(atoms, device=DEVICE)
+    true = noise(boxes)
+    energies: Any = torch.compile(pair_energies, dynamic=False) if repaired else pair_energies
+
+    def loss_of() -> Tensor:
+        said = net(around).float()
+        found = energies(far, said[..., 0].tanh(), 0.7 + 0.2 * said[..., 1].sigmoid(), 6.0)
+        return fn.smooth_l1_loss(found / atoms, true)
+
+    return fit(loss_of, adam(net))
+
+
+# --- cells and the counts of their genes ----------------------------------------------------------
+
+
+def unlikely(counts: Tensor, said: Tensor, missed: Tensor, spread: Tensor, deep: Tensor) -> Tensor:
+    """How unlikely counts are that are often missed: negative binomial, with more zeros.
+
+    What does not depend on the network is left out.
+
+    Args:
+        counts: cells, genes.
+        said: logarithms of what is expected in a cell of usual depth.
+        missed: logits of a gene's being missed.
+        spread: how little a gene's counts spread.
+        deep: how often a cell was read: cells, 1.
+    """
+    mean = deep * fn.softplus(said) + 1e-6
+    none = spread * (torch.log(spread) - torch.log(spread + mean))
+    some = none + counts * (torch.log(mean) - torch.log(spread + mean))
+    if_zero = fn.softplus(none - missed) - fn.softplus(-missed)
+    if_not = some - missed - fn.softplus(-missed)
+    return -torch.where(counts < 0.5, if_zero, if_not).mean()
+
+
+@pair(
+    "fusion_opportunity",
+    "biology",
+    "torch.compile of the function that is the likelihood",
+    compiles=True,
+)
+def tumours_counts_often_missed_compile(repaired: bool) -> Running:
+    """Counts of genes in cells of tumours, through few numbers; the network in BF16."""
+    cells, genes, width, few = size(4096, 6), size(6144, 12), size(4096, 16), size(64, 4)
+    net = nn.Sequential(
+        nn.Linear(genes, width), nn.ReLU(),
+        nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, few), nn.Linear(few, width), nn.ReLU(),
+        nn.Linear(width, width), nn.ReLU(),
+        nn.Linear(width, 2 * genes),
+    ).to(DEVICE)  # fmt: skip
+    counts = torch.poisson(2 * torch.rand(cells, genes, device=DEVICE))
+    depth = 0.5 + torch.rand(cells, 1, device=DEVICE)
+    # how counts spread was found before, from their means and variances
+    spread = 0.5 + torch.rand(genes, device=DEVICE)
+    loss: Any = torch.compile(unlikely, dynamic=False) if repaired else unlikely
+
+    def loss_of() -> Tensor:
+        said, missed = net(torch.log1p(counts)).float().chunk(2, 1)
+        return loss(counts, said, missed, spread, depth)
+
+    return fit(loss_of, adam(net))
