@@ -367,3 +367,147 @@ def tumours_counts_often_missed_compile(repaired: bool) -> Running:
         return loss(counts, said, missed, spread, depth)
 
     return fit(loss_of, adam(net))
+
+
+# --- spectra of minerals --------------------------------------------------------------------------
+
+
+class OfBatch(nn.Module):
+    """Normalises over the batch, and only ever by the batch; by the formula, or the library's."""
+
+    def __init__(self, width: int, *, by_formula: bool) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.by_formula = by_formula
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.by_formula:
+            return fn.batch_norm(x, None, None, self.weight, self.bias, training=True, eps=1e-5)
+        y = x.float()
+        y = y - y.mean(0, keepdim=True)
+        y = y / torch.sqrt((y * y).mean(0, keepdim=True) + 1e-5)
+        return (y * self.weight + self.bias).to(x.dtype)
+
+
+@pair(
+    "fusion_opportunity",
+    "science",
+    "torch.nn.functional.batch_norm instead of means, differences and roots",
+)
+def minerals_normed_over_batch_by_formula(repaired: bool) -> Running:
+    """Which minerals a spectrum of a rock shows, learnt from mixtures; autocast to BF16."""
+    rocks, lines, width, minerals = size(16_384, 8), size(1024, 12), size(3072, 16), size(96, 5)
+    parts: list[nn.Module] = []
+    for before in (lines, *[width] * size(3, 1)):
+        parts += [nn.Linear(before, width, bias=False), OfBatch(width, by_formula=not repaired)]
+        parts += [nn.ReLU()]
+    model = nn.Sequential(*parts, nn.Linear(width, minerals)).to(DEVICE)
+    pure = torch.rand(minerals, lines, device=DEVICE)
+    shares = (3 * noise(rocks, minerals)).softmax(1)
+    spectra = shares @ pure
+
+    def loss_of() -> Tensor:
+        seen = spectra + 0.01 * torch.randn_like(spectra)
+        return fn.kl_div(model(seen).float().log_softmax(1), shares, reduction="batchmean")
+
+    return fit(loss_of, adam(model), decay=True)
+
+
+# --- forests before and after a fire --------------------------------------------------------------
+
+
+def halved(before: int, after: int) -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(before, after, 3, 2, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(True),
+        nn.Conv2d(after, after, 3, 1, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU(True),
+    )  # fmt: skip
+
+
+class Burnt(nn.Module):
+    """Two pictures by the same layers; what differs at each scale says what has burnt."""
+
+    def __init__(self, bands: int, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.downs = nn.ModuleList(
+            halved(before, after)
+            for before, after in zip((bands, *widths[:-1]), widths, strict=True)
+        )
+        self.ups = nn.ModuleList(
+            nn.Sequential(nn.ConvTranspose2d(deep, wide, 2, 2), nn.BatchNorm2d(wide), nn.ReLU(True))
+            for deep, wide in zip(widths[:0:-1], widths[-2::-1], strict=True)
+        )
+        self.last = nn.ConvTranspose2d(widths[0], 1, 2, 2)
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        """The first half of the pictures was taken before, the second after."""
+        x, differ = pictures, []
+        for down in self.downs:
+            x = down(x)
+            before, after = x.chunk(2)
+            differ.append((after - before).abs())
+        h = differ.pop()
+        for up in self.ups:
+            h = up(h) + differ.pop()
+        return self.last(h)[:, 0]
+
+
+@pair("layout_changes", "vision", "channels_last for the network and the pictures of both days")
+def forests_before_and_after_fires(repaired: bool) -> Running:
+    """Where a forest has burnt, from satellites' pictures of two days; autocast to BF16."""
+    places, bands, side = size(16, 2), size(8, 3), size(512, 16)
+    widths = (size(96, 4), size(192, 8), size(384, 8))
+    model = Burnt(bands, widths).to(DEVICE)
+    pictures = noise(2 * places, bands, side, side)
+    burnt = labels(2, places, side, side).float()
+    if repaired:
+        model = model.to(memory_format=torch.channels_last)
+        pictures = pictures.contiguous(memory_format=torch.channels_last)
+
+    def loss_of() -> Tensor:
+        return fn.binary_cross_entropy_with_logits(model(pictures).float(), burnt)
+
+    return fit(loss_of, adam(model))
+
+
+# --- engines that speed up ------------------------------------------------------------------------
+
+
+def summed_in_pieces(x: Tensor, piece: int) -> Tensor:
+    """A running sum of long rows: within pieces, which are many, and over what they sum to."""
+    within = x.unflatten(-1, (-1, piece)).cumsum(-1)
+    sums = within[..., -1]
+    return (within + (sums.cumsum(-1) - sums)[..., None]).flatten(-2)
+
+
+@pair(
+    "inefficient_kernel",
+    "audio",
+    "the running sum is taken in pieces, which fill the GPU, where each row was one block's",
+)
+def engines_turns_summed_along_minutes(repaired: bool) -> Running:
+    """The sound of engines as they speed up, from what sensors tell; the network in BF16.
+
+    How fast an engine turns is summed up along all samples of a recording.
+    """
+    engines, frames, hop, sensors = size(8, 2), size(8192, 4), size(256, 8), size(64, 5)
+    width, orders = size(2048, 16), size(4, 2)
+    parts: list[nn.Module] = [nn.Linear(sensors, width), nn.GELU()]
+    for _ in range(size(2, 1)):
+        parts += [nn.Linear(width, width), nn.GELU()]
+    net = nn.Sequential(*parts, nn.Linear(width, 1 + orders)).to(DEVICE)
+    told = noise(engines, frames, sensors)
+    truth = noise(engines, frames * hop)
+
+    def loss_of() -> Tensor:
+        said = net(told).float()
+        speed, loud = said[..., 0].sigmoid() * 0.01, said[..., 1:].sigmoid()
+        # held for a frame, in turns a sample
+        fast = speed[..., None].expand(-1, -1, hop).flatten(1)
+        turns = summed_in_pieces(fast, size(1024, 8)) if repaired else fast.cumsum(1)
+        turns = turns.unflatten(1, (frames, hop))
+        sound = torch.zeros_like(turns)
+        for order in range(orders):
+            sound = sound + loud[..., order, None] * torch.sin(math.tau * (order + 1) * turns)
+        return fn.mse_loss(sound.flatten(1), truth)
+
+    return fit(loss_of, adam(net))
