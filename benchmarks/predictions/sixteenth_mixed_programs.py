@@ -1,0 +1,260 @@
+"""A sixteenth set for one GPU: nine programs after public training code, each with its known fault.
+
+The models are written anew and small; the lines that cost time stand as they do in such code.
+Needs PyTorch only; no weights are loaded.
+"""
+
+from __future__ import annotations
+
+import torch
+from fourth_programs import adam, fit, labels, noise, sgd
+from models import DEVICE, precision, size
+from program import Program, Running, phase
+from single_programs import entered
+from torch import Tensor, nn
+from torch.nn import functional as fn
+from torch.utils.checkpoint import checkpoint
+
+PROGRAMS: list[Program] = []
+WRITTEN_AFTER = "version 0.1 with 303 pairs"
+pair = entered(PROGRAMS)
+CUDA = DEVICE.type == "cuda"
+SHORT = torch.bfloat16
+
+
+# --- speech to text: attention whose softmax is in single precision -------------------------------
+
+
+class Listens(nn.Module):
+    """Queries of one sequence, keys and values of it or of another one."""
+
+    def __init__(self, width: int, heads: int, *, causal: bool, by_hand: bool) -> None:
+        super().__init__()
+        self.heads, self.causal, self.by_hand = heads, causal, by_hand
+        self.query, self.out = nn.Linear(width, width), nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)
+
+    def seen(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if not self.by_hand:
+            return fn.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        scale = q.shape[-1] ** -0.25  # on both sides, against overflow in half precision
+        scores = (q * scale) @ (k * scale).transpose(-1, -2)
+        if self.causal:
+            hidden = torch.full(scores.shape[-2:], float("-inf"), device=q.device).triu_(1)
+            scores = scores + hidden.to(scores.dtype)
+        return scores.float().softmax(-1).to(q.dtype) @ v
+
+    def forward(self, x: Tensor, other: Tensor | None = None) -> Tensor:
+        b, t, d = x.shape
+        q = self.query(x).view(b, t, self.heads, -1).transpose(1, 2)
+        told = self.key_value(x if other is None else other)
+        k, v = told.view(b, -1, 2, self.heads, d // self.heads).permute(2, 0, 3, 1, 4)
+        return self.out(self.seen(q, k, v).transpose(1, 2).reshape(b, t, d))
+
+
+class SpeechLayer(nn.Module):
+    def __init__(self, width: int, heads: int, *, writes: bool, by_hand: bool) -> None:
+        super().__init__()
+        self.norm, self.last = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.own = Listens(width, heads, causal=writes, by_hand=by_hand)
+        self.heard = Listens(width, heads, causal=False, by_hand=by_hand) if writes else None
+        self.between = nn.LayerNorm(width) if writes else None
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor, sound: Tensor | None = None) -> Tensor:
+        x = x + self.own(self.norm(x))
+        if self.heard is not None and self.between is not None:
+            x = x + self.heard(self.between(x), sound)
+        return x + self.down(fn.gelu(self.up(self.last(x))))
+
+
+class Transcriber(nn.Module):
+    """Half a minute of sound is encoded, and its text is written token by token."""
+
+    def __init__(self, bands: int, width: int, heads: int, vocab: int, *, by_hand: bool) -> None:
+        super().__init__()
+        self.into = nn.Conv1d(bands, width, 4, 2, 1)
+        self.embed = nn.Embedding(vocab, width)
+        self.encoder = nn.Sequential(
+            *(SpeechLayer(width, heads, writes=False, by_hand=by_hand) for _ in range(2))
+        )
+        self.writer = SpeechLayer(width, heads, writes=True, by_hand=by_hand)
+        self.norm, self.last = nn.LayerNorm(width), nn.LayerNorm(width)
+
+    def forward(self, sound: Tensor, written: Tensor) -> Tensor:
+        heard = self.norm(self.encoder(fn.gelu(self.into(sound)).transpose(1, 2)))
+        return self.last(self.writer(self.embed(written), heard)) @ self.embed.weight.T
+
+
+@pair(
+    "unfused_attention",
+    "audio",
+    "scaled_dot_product_attention in place of products and a softmax in single precision",
+)
+def half_minutes_of_speech_scores_in_float(repaired: bool) -> Running:
+    batch, frames, words = size(6, 2), size(3000, 24), size(224, 6)
+    bands, vocab, width = size(80, 8), size(8192, 32), size(2048, 32)
+    model = Transcriber(bands, width, size(16, 2), vocab, by_hand=not repaired)
+    model = model.to(DEVICE, SHORT)
+    sound, text = noise(batch, bands, frames).to(SHORT), labels(vocab, batch, words + 1)
+
+    def loss_of() -> Tensor:
+        said = model(sound, text[:, :-1])
+        return fn.cross_entropy(said.flatten(0, 1).float(), text[:, 1:].flatten())
+
+    return fit(loss_of, adam(model), bf16=False, clip=1.0)
+
+
+# --- restored photographs: normalisation over channels, spelled out -------------------------------
+
+
+class OverChannels(nn.Module):
+    """Layer normalisation over the channels of each pixel."""
+
+    def __init__(self, width: int, *, spelled: bool) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(width)), nn.Parameter(torch.zeros(width))
+        self.spelled = spelled
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.spelled:  # channels are last in memory: the permutations move nothing
+            y = x.permute(0, 2, 3, 1)
+            return fn.layer_norm(y, self.weight.shape, self.weight, self.bias, 1e-6).permute(
+                0, 3, 1, 2
+            )
+        mean = x.mean(1, keepdim=True)
+        var = (x - mean).pow(2).mean(1, keepdim=True)
+        y = (x - mean) / torch.sqrt(var + 1e-6)
+        return self.weight[:, None, None] * y + self.bias[:, None, None]
+
+
+class Restores(nn.Module):
+    """Two gated halves, without any other activation."""
+
+    def __init__(self, width: int, *, spelled: bool) -> None:
+        super().__init__()
+        self.norm1 = OverChannels(width, spelled=spelled)
+        self.norm2 = OverChannels(width, spelled=spelled)
+        self.around = nn.Conv2d(width, 2 * width, 3, 1, 1)
+        self.shares, self.back = nn.Conv2d(width, width, 1), nn.Conv2d(width, width, 1)
+        self.up, self.down = nn.Conv2d(width, 2 * width, 1), nn.Conv2d(width, width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.around(self.norm1(x)).chunk(2, 1)
+        h = a * b
+        x = x + self.back(h * self.shares(h.mean((2, 3), keepdim=True)))
+        a, b = self.up(self.norm2(x)).chunk(2, 1)
+        return x + self.down(a * b)
+
+
+@pair(
+    "fusion_opportunity",
+    "vision",
+    "layer_norm over the channels, which are last in memory, instead of the formula",
+    marks="phases",
+)
+def blurred_photographs_norm_by_formula(repaired: bool) -> Running:
+    batch, side, width = size(8, 2), size(224, 8), size(128, 8)
+    layers = [Restores(width, spelled=not repaired) for _ in range(size(3, 2))]
+    model = nn.Sequential(nn.Conv2d(3, width, 3, 1, 1), *layers, nn.Conv2d(width, 3, 3, 1, 1))
+    model = model.to(DEVICE, SHORT, memory_format=torch.channels_last)
+    sharp = torch.rand(batch, 3, side, side, device=DEVICE).to(SHORT)
+    sharp = sharp.to(memory_format=torch.channels_last)
+    blurred = fn.avg_pool2d(sharp, 5, 1, 2).contiguous(memory_format=torch.channels_last)
+
+    def loss_of() -> Tensor:
+        return (blurred + model(blurred) - sharp).float().square().mean().add(1e-8).log()
+
+    return fit(loss_of, adam(model), bf16=False)
+
+
+# --- units of speech: the library's optimizer for those without its extension ---------------------
+
+
+class PlainAdam(torch.optim.Optimizer):
+    """Adam with decoupled decay, tensor by tensor, as where a fused one was not built."""
+
+    def __init__(self, weights: list[nn.Parameter], lr: float, decay: float) -> None:
+        super().__init__(weights, {"lr": lr, "betas": (0.9, 0.999), "eps": 1e-8, "decay": decay})
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            (b1, b2), rate = group["betas"], group["lr"]
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                state = self.state[p]
+                if not state:
+                    state["step"] = 0
+                    state["exp_avg"] = torch.zeros_like(p)
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                first, second = state["exp_avg"], state["exp_avg_sq"]
+                state["step"] += 1
+                first.mul_(b1).add_(p.grad, alpha=1 - b1)
+                second.mul_(b2).addcmul_(p.grad, p.grad, value=1 - b2)
+                below = second.sqrt().add_(group["eps"])
+                far = (1 - b2 ** state["step"]) ** 0.5 / (1 - b1 ** state["step"])
+                p.add_(p, alpha=-group["decay"] * rate)
+                p.addcdiv_(first, below, value=-rate * far)
+
+
+class UnitLayer(nn.Module):
+    """A layer of an encoder without biases."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+        self.up = nn.Linear(width, 4 * width, bias=False)
+        self.down = nn.Linear(4 * width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = fn.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, t, d)
+        x = x + self.out(seen)
+        return x + self.down(fn.gelu(self.up(self.norm2(x))))
+
+
+class Units(nn.Module):
+    """Frames of sound, some of them hidden, and the unit that each one is."""
+
+    def __init__(self, inside: int, width: int, heads: int, layers: int, units: int) -> None:
+        super().__init__()
+        self.into, self.out = nn.Linear(inside, width), nn.Linear(width, units)
+        self.hidden = nn.Parameter(torch.randn(width) * 0.02)
+        self.layers = nn.Sequential(*(UnitLayer(width, heads) for _ in range(layers)))
+
+    def forward(self, frames: Tensor, hide: Tensor) -> Tensor:
+        h = self.into(frames)
+        h = torch.where(hide[..., None], self.hidden.to(h.dtype), h)
+        return self.out(self.layers(h))
+
+
+@pair(
+    "unfused_optimizer",
+    "audio",
+    "torch.optim.AdamW(fused=True) instead of the library's own Adam in Python",
+)
+def units_of_speech_adam_of_library(repaired: bool) -> Running:
+    batch, frames, inside, units = size(14, 2), size(512, 12), size(640, 16), size(512, 16)
+    model = Units(inside, size(2304, 32), size(18, 2), size(3, 2), units).to(DEVICE)
+    weights = list(model.parameters())
+    update: torch.optim.Optimizer
+    if repaired:
+        update = torch.optim.AdamW(weights, lr=1e-4, weight_decay=0.01, fused=True)
+    else:
+        update = PlainAdam(weights, 1e-4, 0.01)
+    sound, true = noise(batch, frames, inside), labels(units, batch, frames)
+    hide = torch.rand(batch, frames, device=DEVICE) < 0.4
+
+    def loss_of() -> Tensor:
+        each = fn.cross_entropy(
+            model(sound, hide).flatten(0, 1).float(), true.flatten(), reduction="none"
+        )
+        return (each * hide.flatten()).mean()
+
+    return fit(loss_of, update)
