@@ -75,6 +75,7 @@ class Transcriber(nn.Module):
         super().__init__()
         self.into = nn.Conv1d(bands, width, 4, 2, 1)
         self.embed = nn.Embedding(vocab, width)
+        nn.init.normal_(self.embed.weight, std=0.02)  # it is the last layer's weight, too
         self.encoder = nn.Sequential(
             *(SpeechLayer(width, heads, writes=False, by_hand=by_hand) for _ in range(2))
         )
@@ -258,3 +259,270 @@ def units_of_speech_adam_of_library(repaired: bool) -> Running:
         return (each * hide.flatten()).mean()
 
     return fit(loss_of, update)
+
+
+# --- a generator with styles, and its critic ------------------------------------------------------
+
+
+def leaky(x: Tensor) -> Tensor:
+    return fn.leaky_relu(x, 0.2)
+
+
+class Styled(nn.Module):
+    """A convolution whose input channels a style scales; its output gets unit variance again."""
+
+    def __init__(self, width: int, styles: int) -> None:
+        super().__init__()
+        self.style = nn.Linear(styles, width)
+        self.weight = nn.Parameter(torch.randn(width, width, 3, 3) / (3 * width**0.5))
+        self.strength = nn.Parameter(torch.zeros(1))
+
+    def forward(self, x: Tensor, w: Tensor) -> Tensor:
+        style = 1 + self.style(w)
+        even = torch.rsqrt(style.square() @ self.weight.square().sum((2, 3)).T + 1e-8)
+        h = fn.conv2d(x * style[:, :, None, None], self.weight, padding=1)
+        h = h * even[:, :, None, None]
+        seeds = torch.randn(len(x), 1, *h.shape[2:], device=h.device)
+        return leaky(h + self.strength * seeds)
+
+
+class Generator(nn.Module):
+    def __init__(self, width: int, styles: int, side: int, levels: int) -> None:
+        super().__init__()
+        self.start = nn.Parameter(torch.randn(1, width, side, side))
+        self.mapping = nn.Sequential(nn.Linear(styles, styles), nn.LeakyReLU(0.2))
+        self.levels = nn.ModuleList(Styled(width, styles) for _ in range(levels))
+        self.out = nn.Conv2d(width, 3, 1)
+
+    def forward(self, z: Tensor) -> Tensor:
+        w = self.mapping(z)
+        h = self.start.expand(len(z), -1, -1, -1)
+        for i, level in enumerate(self.levels):
+            if i:
+                h = fn.interpolate(h, scale_factor=2.0)
+            h = level(h, w)
+        return self.out(h)
+
+
+class Critic(nn.Module):
+    def __init__(self, width: int, levels: int) -> None:
+        super().__init__()
+        self.into = nn.Conv2d(3, width, 1)
+        self.levels = nn.ModuleList(nn.Conv2d(width, width, 3, 1, 1) for _ in range(levels))
+        self.out = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = leaky(self.into(x))
+        for level in self.levels:
+            h = fn.avg_pool2d(leaky(level(h)), 2)
+        return self.out(h.mean((2, 3)))
+
+
+@pair(
+    "low_precision_unused",
+    "vision",
+    "TF32 is no longer switched off in cuDNN and for matrix products",
+    marks="phases",
+)
+def portraits_of_styles_tf32_switched_off(repaired: bool) -> Running:
+    """The code switches TF32 off at its start, 'for reproducibility'."""
+    batch, width, styles, first, levels = size(40, 2), size(256, 8), size(512, 8), size(16, 4), 3
+    generator = Generator(width, styles, first, levels).to(DEVICE)
+    critic = Critic(width, levels).to(DEVICE)
+    made_by = adam(generator, betas=(0.0, 0.99))
+    judged_by = adam(critic, betas=(0.0, 0.99))
+    side = first * 2 ** (levels - 1)
+    real = noise(batch, 3, side, side)
+
+    def step() -> None:
+        with phase("critic"):
+            with torch.no_grad():
+                fake = generator(noise(batch, styles))
+            of_fake, of_real = critic(torch.cat([fake, real])).chunk(2)
+            loss = fn.softplus(of_fake).mean() + fn.softplus(-of_real).mean()
+            loss.backward()
+            judged_by.step()
+            judged_by.zero_grad(set_to_none=True)
+        with phase("generator"):
+            critic.requires_grad_(False)
+            loss = fn.softplus(-critic(generator(noise(batch, styles)))).mean()
+            loss.backward()
+            critic.requires_grad_(True)
+            made_by.step()
+            made_by.zero_grad(set_to_none=True)
+
+    return Running(step, enter=precision("high" if repaired else "highest"))
+
+
+# --- a policy learns from what was played ---------------------------------------------------------
+
+
+class Player(nn.Module):
+    """The convolutions that most players of old video games have."""
+
+    def __init__(self, wide: int, hidden: int, actions: int, side: int) -> None:
+        super().__init__()
+        self.look = nn.Sequential(
+            nn.Conv2d(4, wide, 8, 4), nn.ReLU(), nn.Conv2d(wide, 2 * wide, 4, 2), nn.ReLU(),
+            nn.Conv2d(2 * wide, 2 * wide, 3, 1), nn.ReLU(), nn.Flatten(),
+        )  # fmt: skip
+        with torch.no_grad():
+            flat = self.look(torch.zeros(1, 4, side, side)).shape[1]
+        self.think = nn.Sequential(nn.Linear(flat, hidden), nn.ReLU())
+        self.act, self.worth = nn.Linear(hidden, actions), nn.Linear(hidden, 1)
+
+    def forward(self, seen: Tensor) -> tuple[Tensor, Tensor]:
+        h = self.think(self.look(seen.float() / 255.0))
+        return fn.log_softmax(self.act(h), -1), self.worth(h)[:, 0]
+
+
+@pair(
+    "host_sync",
+    "rl",
+    "what is logged of each minibatch stays on the device and is read every 200 minibatches",
+)
+def minibatches_of_play_logged_by_item(repaired: bool) -> Running:
+    """A step is a minibatch of the clipped objective, drawn from the frames of a rollout."""
+    kept, batch, actions, side = size(16_384, 32), size(8192, 8), size(18, 3), size(84, 40)
+    player = Player(size(32, 4), size(512, 8), actions, side).to(DEVICE)
+    update = adam(player, eps=1e-5)
+    weights = list(player.parameters())
+    frames = torch.randint(0, 256, (kept, 4, side, side), dtype=torch.uint8, device=DEVICE)
+    done, gains, returns = labels(actions, kept), noise(kept), noise(kept)
+    with torch.no_grad():
+        before = torch.cat([player(some)[0] for some in frames.split(batch)])
+    before = before.gather(1, done[:, None])[:, 0]
+    order = torch.randperm(kept, device=DEVICE).split(batch)
+    logs: dict[str, list[float]] = {}
+    unread: list[Tensor] = []
+    names = ("policy", "clipped", "value", "entropy", "divergence")
+    made = 0
+
+    def log(name: str, value: Tensor) -> None:
+        if repaired:
+            unread.append(value.detach())
+        else:
+            logs.setdefault(name, []).append(value.item())
+
+    def read() -> None:
+        if unread:
+            for i, value in enumerate(torch.stack(unread).tolist()):
+                logs.setdefault(names[i % len(names)], []).append(value)
+            unread.clear()
+        logs.clear()  # written to the log's file
+
+    def step() -> None:
+        nonlocal made
+        rows = order[made % len(order)]
+        made += 1
+        said, worth = player(frames[rows])
+        now = said.gather(1, done[rows, None])[:, 0]
+        gain = gains[rows]
+        gain = (gain - gain.mean()) / (gain.std() + 1e-8)
+        apart = now - before[rows]
+        ratio = torch.exp(apart)
+        policy = -torch.min(gain * ratio, gain * ratio.clamp(0.8, 1.2)).mean()
+        log("policy", policy)
+        log("clipped", ((ratio - 1).abs() > 0.2).float().mean())
+        value = fn.mse_loss(returns[rows], worth)
+        log("value", value)
+        entropy = -(said * said.exp()).sum(1).mean()
+        log("entropy", entropy)
+        loss = policy - 0.01 * entropy + 0.5 * value
+        with torch.no_grad():
+            log("divergence", ((ratio - 1) - apart).mean())
+        update.zero_grad(set_to_none=True)
+        loss.backward()
+        nn.utils.clip_grad_norm_(weights, 0.5)
+        update.step()
+        if made % 200 == 0:
+            read()
+
+    return Running(step, enter=precision("high"))
+
+
+# --- a recurrent language model in its parallel form ----------------------------------------------
+
+
+class MixesTime(nn.Module):
+    """What was said decays with time, as fast as the head says."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.of_heads = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.shares = nn.Parameter(torch.full((2, width), 0.5))
+        self.ask_gate, self.key_value = nn.Linear(width, 2 * width), nn.Linear(width, 2 * width)
+        self.out = nn.Linear(width, width)
+
+    def forward(self, x: Tensor, decay: Tensor) -> Tensor:
+        b, t, d = x.shape
+        h = self.norm(x)
+        past = fn.pad(h, (0, 0, 1, -1))
+        ask, gate = self.ask_gate(torch.lerp(past, h, self.shares[0])).chunk(2, -1)
+        key, value = self.key_value(torch.lerp(past, h, self.shares[1])).chunk(2, -1)
+        r, k, v = (y.reshape(b, t, self.heads, -1).transpose(1, 2) for y in (ask, key, value))
+        heard = ((r @ k.transpose(-1, -2)) * decay) @ v
+        heard = self.of_heads(heard.transpose(1, 2).reshape(b, t, d))
+        return x + self.out(heard * fn.silu(gate))
+
+
+class MixesChannels(nn.Module):
+    def __init__(self, width: int, wide: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.share = nn.Parameter(torch.full((width,), 0.5))
+        self.key, self.value = nn.Linear(width, wide), nn.Linear(wide, width)
+        self.allows = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.norm(x)
+        mixed = torch.lerp(fn.pad(h, (0, 0, 1, -1)), h, self.share)
+        return x + torch.sigmoid(self.allows(mixed)) * self.value(fn.relu(self.key(mixed)).square())
+
+
+class Recurrent(nn.Module):
+    def __init__(
+        self, width: int, heads: int, layers: int, vocab: int, length: int, *, again: bool
+    ) -> None:
+        super().__init__()
+        self.again = again
+        self.embed, self.head = nn.Embedding(vocab, width), nn.Linear(width, vocab, bias=False)
+        self.times = nn.ModuleList(MixesTime(width, heads) for _ in range(layers))
+        self.channels = nn.ModuleList(MixesChannels(width, 7 * width // 2) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+        rates = 1 - 2.0 ** (-3 - torch.arange(heads) * 5.0 / heads)
+        places = torch.arange(length)
+        since = (places[:, None] - places).clamp_min(0)
+        decay = (rates[:, None, None] ** since).tril() * (width // heads) ** -0.5
+        self.register_buffer("decay", decay, persistent=False)
+
+    def forward(self, words: Tensor) -> Tensor:
+        h = self.embed(words)
+        for time, channel in zip(self.times, self.channels, strict=True):
+            if self.again:
+                h = checkpoint(time, h, self.decay, use_reentrant=False)
+                h = checkpoint(channel, h, use_reentrant=False)
+            else:
+                h = channel(time(h, self.decay))
+        return self.head(self.norm(h))
+
+
+@pair(
+    "recomputation",
+    "language",
+    "the layers are called without checkpoint: memory holds their activations",
+    marks="steps",
+)
+def decaying_heads_checkpoints_by_default(repaired: bool) -> Running:
+    """Checkpoints are on in the trainer's default configuration, however small the model."""
+    batch, length, vocab, width = size(20, 2), size(512, 10), size(8192, 32), size(2048, 32)
+    model = Recurrent(width, size(16, 2), 2, vocab, length, again=not repaired)
+    model = model.to(DEVICE, SHORT)
+    words = labels(vocab, batch, length + 1)
+
+    def loss_of() -> Tensor:
+        said = model(words[:, :-1])
+        return fn.cross_entropy(said.flatten(0, 1).float(), words[:, 1:].flatten())
+
+    return fit(loss_of, adam(model), bf16=False, clip=1.0)
