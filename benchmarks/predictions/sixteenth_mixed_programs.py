@@ -526,3 +526,201 @@ def decaying_heads_checkpoints_by_default(repaired: bool) -> Running:
         return fn.cross_entropy(said.flatten(0, 1).float(), words[:, 1:].flatten())
 
     return fit(loss_of, adam(model), bf16=False, clip=1.0)
+
+
+# --- objects on a grid ----------------------------------------------------------------------------
+
+
+class Normed(nn.Module):
+    """A convolution, normalised over the batch."""
+
+    def __init__(self, before: int, after: int, kernel: int = 1, stride: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(before, after, kernel, stride, kernel // 2, bias=False)
+        self.norm = nn.BatchNorm2d(after, eps=1e-3, momentum=0.03)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fn.silu(self.norm(self.conv(x)))
+
+
+class PartlyCrossed(nn.Module):
+    """Half of the channels passes two convolutions, the other half none."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        part = width // 2
+        self.to_deep, self.to_flat = Normed(width, part), Normed(width, part)
+        self.deep = nn.Sequential(Normed(part, part), Normed(part, part, 3))
+        self.out = Normed(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.to_deep(x)
+        return self.out(torch.cat([h + self.deep(h), self.to_flat(x)], 1))
+
+
+@pair(
+    "layout_changes",
+    "vision",
+    "channels_last for the network and for its pictures",
+)
+def grid_of_objects_channels_first(repaired: bool) -> Running:
+    """Half precision with a scaler, as detectors have it; the stages are the first three."""
+    batch, side, width, kinds = size(64, 2), size(512, 32), size(48, 8), 91
+    parts: list[nn.Module] = [Normed(3, width, 3, 2)]
+    for level in range(3):
+        wide = width * 2 ** (level + 1)
+        parts += [Normed(wide // 2, wide, 3, 2), PartlyCrossed(wide)]
+    model = nn.Sequential(*parts, nn.Conv2d(wide, 5 + kinds, 1)).to(DEVICE)
+    pictures = torch.rand(batch, 3, side, side, device=DEVICE)
+    if repaired:
+        model = model.to(memory_format=torch.channels_last)
+        pictures = pictures.to(memory_format=torch.channels_last)
+    cells = side // 16
+    there = (torch.rand(batch, cells, cells, device=DEVICE) < 0.1).float()
+    boxes = torch.rand(batch, 4, cells, cells, device=DEVICE)
+    which = fn.one_hot(labels(kinds, batch, cells, cells), kinds).permute(0, 3, 1, 2).float()
+    update = sgd(model, nesterov=True)  # fused: it takes the scale itself, and nobody asks
+    scaler = torch.amp.GradScaler(DEVICE.type, enabled=CUDA, init_scale=1024.0)
+
+    def step() -> None:
+        with torch.autocast(DEVICE.type, torch.float16 if CUDA else SHORT):
+            found = model(pictures)
+        found = found.float()
+        off = (found[:, :4].sigmoid() - boxes).abs().mean(1)
+        unsure = fn.binary_cross_entropy_with_logits(found[:, 4], there)
+        wrong = fn.binary_cross_entropy_with_logits(found[:, 5:], which, reduction="none").mean(1)
+        loss = unsure + ((5 * off + wrong) * there).sum() / there.sum()
+        scaler.scale(loss).backward()
+        scaler.step(update)
+        scaler.update()
+        update.zero_grad(set_to_none=True)
+
+    return Running(step, enter=precision("high"))
+
+
+# --- pictures and their captions ------------------------------------------------------------------
+
+
+class TowerLayer(nn.Module):
+    def __init__(self, width: int, heads: int, *, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, t, d = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        seen = fn.scaled_dot_product_attention(q, k, v, is_causal=self.causal)
+        x = x + self.out(seen.transpose(1, 2).reshape(b, t, d))
+        return x + self.down(fn.gelu(self.up(self.norm2(x))))
+
+
+class TwoTowers(nn.Module):
+    """A picture and a caption are near each other where they belong together."""
+
+    def __init__(self, width: int, heads: int, vocab: int, patch: int) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(3, width, patch, patch, bias=False)
+        self.embed = nn.Embedding(vocab, width)
+        self.seen = nn.Sequential(*(TowerLayer(width, heads, causal=False) for _ in range(3)))
+        self.read = nn.Sequential(*(TowerLayer(width, heads, causal=True) for _ in range(2)))
+        self.of_seen, self.of_read = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.scale = nn.Parameter(torch.tensor(2.66))
+
+    def forward(self, pictures: Tensor, captions: Tensor) -> Tensor:
+        seen = self.seen(self.patch(pictures).flatten(2).transpose(1, 2)).mean(1)
+        read = self.read(self.embed(captions))[:, -1]
+        a, b = fn.normalize(self.of_seen(seen), dim=-1), fn.normalize(self.of_read(read), dim=-1)
+        return self.scale.exp() * a @ b.T
+
+
+@pair(
+    "blocking_copy",
+    "vision",
+    "the loader of shards pins its batches, so that non_blocking=True holds",
+    marks="profiler",
+)
+def shards_of_captions_loader_never_pins(repaired: bool) -> Running:
+    """The loader of web shards has no ``pin_memory`` of its own, unlike PyTorch's."""
+    batch, side, vocab, words = size(128, 2), size(224, 32), size(16_384, 32), size(77, 6)
+    model = TwoTowers(size(1024, 32), size(16, 2), vocab, size(16, 8)).to(DEVICE, SHORT)
+    update = adam(model, weight_decay=0.2)
+    same = torch.arange(batch, device=DEVICE)
+    shard = []
+    for _ in range(3):
+        both = torch.randn(batch, 3, side, side), torch.randint(0, vocab, (batch, words))
+        if repaired and CUDA:
+            both = both[0].pin_memory(), both[1].pin_memory()
+        shard.append(both)
+    made = 0
+
+    def step() -> None:
+        nonlocal made
+        pictures, captions = shard[made % len(shard)]
+        made += 1
+        pictures = pictures.to(DEVICE, non_blocking=True)
+        captions = captions.to(DEVICE, non_blocking=True)
+        update.zero_grad(set_to_none=True)
+        near = model(pictures.to(SHORT), captions).float()
+        loss = (fn.cross_entropy(near, same) + fn.cross_entropy(near.T, same)) / 2
+        loss.backward()
+        update.step()
+        with torch.no_grad():
+            model.scale.clamp_(0, 4.6052)
+
+    return Running(step, enter=precision("high"))
+
+
+# --- will it be clicked? --------------------------------------------------------------------------
+
+
+class Clicks(nn.Module):
+    """Numbers and tables of things; each pair of them is multiplied."""
+
+    def __init__(self, tables: int, rows: int, width: int, wide: int, *, padded: bool) -> None:
+        super().__init__()
+        self.padded = padded
+        self.register_buffer("first", torch.arange(tables) * rows, persistent=False)
+        self.table = nn.Embedding(tables * rows, width)
+        nn.init.uniform_(self.table.weight, -(rows**-0.5), rows**-0.5)
+        self.bottom = nn.Sequential(
+            nn.Linear(16, 4 * width), nn.ReLU(), nn.Linear(4 * width, width), nn.ReLU()
+        )
+        parts = tables + 1
+        i, j = torch.tril_indices(parts, parts, -1)
+        self.register_buffer("pairs", i * parts + j, persistent=False)
+        inside = width + len(i) + padded
+        self.top = nn.Sequential(
+            nn.Linear(inside, wide), nn.ReLU(), nn.Linear(wide, wide // 4), nn.ReLU(),
+            nn.Linear(wide // 4, 8),
+        )  # fmt: skip
+
+    def forward(self, numbers: Tensor, things: Tensor) -> Tensor:
+        x = self.bottom(numbers)
+        rows = self.table(things + self.first).to(x.dtype)
+        parts = torch.cat([x[:, None], rows], 1)
+        products = torch.bmm(parts, parts.transpose(1, 2)).flatten(1)
+        found = [x, products.index_select(1, self.pairs)]
+        if self.padded:
+            found.append(x.new_zeros(len(x), 1))
+        return self.top(torch.cat(found, 1))
+
+
+@pair(
+    "aligned_shapes",
+    "recommender",
+    "a column of zeros makes 480 of the 479 numbers that enter the upper network",
+)
+def clicks_of_479_numbers(repaired: bool) -> Running:
+    """26 tables and a bottom network of 128: 351 products and 128 numbers, as published."""
+    batch, tables, rows = size(49_152, 8), size(26, 4), size(2000, 20)
+    model = Clicks(tables, rows, size(128, 8), size(4096, 16), padded=repaired).to(DEVICE)
+    numbers, things = noise(batch, 16), labels(rows, batch, tables)
+    liked = torch.rand(batch, 8, device=DEVICE).round()
+
+    def loss_of() -> Tensor:
+        return fn.binary_cross_entropy_with_logits(model(numbers, things).float(), liked)
+
+    return fit(loss_of, sgd(model), decay=True)
