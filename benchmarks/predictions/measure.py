@@ -56,9 +56,7 @@ SETS = (
     *("thirteenth", "thirteenth_kernels", "thirteenth_mixed"),
     *("fourteenth", "fourteenth_kernels", "fourteenth_mixed"),
     *("fifteenth", "fifteenth_kernels", "fifteenth_mixed"),
-    *("sixteenth",),
-    *("sixteenth_kernels",),
-    *("sixteenth_mixed",),
+    *("sixteenth", "sixteenth_kernels", "sixteenth_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 

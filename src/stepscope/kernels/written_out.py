@@ -131,11 +131,17 @@ FUNCTIONS: Final = (
         re.compile(rb"(?:[md]c*){2,3}Hc*a"),
         (2.0, 3.0),
     ),
-    Function("mish", re.compile(rb"fc*tc*m"), re.compile(rb"mc*mc*Tc*Fc*a"), (2.0, 3.0)),
+    Function(
+        "mish",
+        # by softplus, or all of it by the exponential
+        re.compile(rb"(?:f|xc*(?:ac*)?l)c*tc*m"),
+        re.compile(rb"mc*mc*Tc*(?:F|(?:ac*)?dc*m)c*a"),
+        (2.0, 3.0),
+    ),
     Function(
         "softplus",
         re.compile(rb"(?:mc*)?xc*(?:ac*)?l(?:c*[md])?"),
-        re.compile(rb"(?:mc*)?dc*mc*m?"),
+        re.compile(rb"(?:mc*)?(?:ac*)?dc*mc*m?"),
         (2.0, 3.0),
     ),
     Function(
