@@ -80,6 +80,13 @@ def found(folder: Path, forward: list[str], backward: list[str]) -> tuple[Writte
             id="mish",
         ),
         pytest.param(
+            [EXP, pointwise("add", 2), LOG, TANH, MUL],
+            [MUL, MUL, TANH_BACK, DIV, MUL, ADD],
+            "mish",
+            [(500, 11, 2), (600, 18, 3)],
+            id="mish by exponentials",
+        ),
+        pytest.param(
             [COMPARE, EXP, LESS, SCALE, WHERE, SCALE],
             [SCALE, FILL, WHERE, FILL, WHERE, SCALE, MUL, ADD],
             "selu/elu",
