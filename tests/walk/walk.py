@@ -219,8 +219,8 @@ def _judge_steps(
     if asked is None:
         own_ns = statistics.median(lengths[max(0, steady - 1) : max(last, steady + 1)])
         here_ns = answer["step_ns"]["median"]
-    else:  # recording is switched on in the first one and off in the last one
-        own_ns = statistics.median(lengths)
+    else:  # recording is switched on in the first one and off in the last one; of two none is left
+        own_ns = statistics.median(lengths or [0])
         here_ns = statistics.median(_lengths(answer["trace"]["paths"][0])[1:-1] or [0])
         if answer["profiler_overhead"]["how"] != "unrecorded steps":
             found.wrong.append("has not measured the profiler overhead")
