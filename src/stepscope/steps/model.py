@@ -68,7 +68,7 @@ class Inner:
 
     Attributes:
         kind: what it is.
-        count: how many of them a step holds.
+        count: how many of them a step holds, each whole.
         median_ns: from one to the next on the device, ns.
     """
 
