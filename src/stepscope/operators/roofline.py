@@ -21,6 +21,7 @@ from stepscope.jobs.view import JobView
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.kernels.kernels import MATH_NAMES, Kernels
+from stepscope.kernels.vendors import no_ceilings
 from stepscope.operators.flops import MATH_OF_ITEM, Work, work_of_call, works_of
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
@@ -373,11 +374,7 @@ def _warnings(first: Explanation, known: bool, examined: bool) -> list[str]:
             "record_shapes=True)"
         )
     if first.kernels.peaks is None:
-        name = first.kernels.device[0] or "this device"
-        stated.append(
-            f"no datasheet of {name!r} is known, so there are no ceilings; stepscope ceilings -o "
-            "FILE measures them on the GPU, and --ceilings FILE takes them"
-        )
+        stated.append(no_ceilings(first.kernels.device[0], first.kernels.vendor))
     if examined:
         stated.append(
             "--launch-skip counts from the first launch of the capture: add the launches before "

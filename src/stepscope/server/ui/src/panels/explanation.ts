@@ -125,7 +125,7 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
     );
   }
   const utilisation = diagnosis.gpu_utilization;
-  if (typeof utilisation === "number")
+  if (typeof utilisation === "number" && diagnosis.kernels?.vendor === "NVIDIA")
     budgets.append(
       element("p", { class: "note" }, `nvidia-smi would call this ${percent(utilisation)} utilisation: ` +
         "the share of time in which a kernel ran, however well"),
