@@ -135,6 +135,18 @@ def test_two_pointwise_kernels_side_by_side_keep_one_tensor_on_the_chip(tmp_path
     assert lever.time_ns_per_step == pytest.approx(6 * 40e3, rel=0.01)
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_bandwidth_that_nothing_tells_is_no_figure(known: bool, tmp_path: Path) -> None:
+    """Two kernels of 40 us in a row, six times: their names tell the bytes, or do not."""
+    pair = [elementwise("gelu"), elementwise("mul")]
+    if not known:
+        pair = ["gelu_elementwise_kernel", "mul_elementwise_kernel"]
+    lever = named(forward(tmp_path, [(BF16, 200.0), *((name, 40.0) for name in pair)]), "compile")
+    assert lever.time_ns_per_step == pytest.approx(6 * 40e3, rel=0.01)
+    assert (lever.value("achieved_bytes_per_s") is not None) is known
+    assert ("bandwidth that they achieve (unknown" in lever.reason) is not known
+
+
 def test_pointwise_kernels_apart_are_nothing_to_compile(tmp_path: Path) -> None:
     single = [(BF16, 100.0), (elementwise("gelu"), 40.0), (BF16, 100.0), (elementwise("mul"), 40.0)]
     assert "compile" not in gains(forward(tmp_path, single))
