@@ -277,17 +277,19 @@ class Attribution:
         """What a code of ``source`` stands for, see :attr:`sources`."""
         return self.sources[code] if code >= 0 else None
 
-    def heaviest(self, rows: IntArray) -> Where:
+    def heaviest(self, rows: IntArray, weight: IntArray | None = None) -> Where:
         """Range, operator and Python function or line that hold most of some operations' time.
 
         Args:
             rows: rows of ``GPU.ops``.
+            weight: what of each counts, ns; by default its length.
 
         Returns:
             Each None where no value holds a third of the time.
         """
         ops = self._gpu.ops
-        weight = (ops["end_ns"] - ops["start_ns"])[rows]
+        if weight is None:
+            weight = (ops["end_ns"] - ops["start_ns"])[rows]
         ranges = name_codes(self.ranges, self.range[rows])
         operators = name_codes(self.operators, self.outermost[rows])
         source = _top(self.source[rows], weight)

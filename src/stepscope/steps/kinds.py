@@ -243,21 +243,13 @@ def inner_of(
     for at in anchors:
         every = int(np.median(np.diff(np.sort(start_ns[at])))) if len(at) >= MIN_STEPS else 0
         if every and every * len(at) >= _LEAST * int(np.ptp(start_ns)):
-            count = _whole(inside, at, int(bounds_ns[usual + 1]))
-            return (Inner(_inner_kind(inside, at, does), count, every),) if count else ()
+            # a mark may end while the device still runs what was launched under it
+            count = int((start_ns[at] + every // 2 <= bounds_ns[usual + 1]).sum())
+            if not count:
+                continue
+            every = min(every, int(length[usual]) // count)
+            return (Inner(_inner_kind(inside, at, does), count, every),)
     return ()
-
-
-def _whole(inside: Launches, anchors: IntArray, end_ns: int) -> int:
-    """How many repetitions have run when the step ends.
-
-    A mark may end while the device still runs what was launched under it: that is not in the step.
-    The last repetition is taken to be as many launches as the others; more may follow it.
-    """
-    at = np.sort(anchors)
-    length = int(np.median(np.diff(at)))
-    until = inside.gpu.ops["end_ns"][inside.op[: at[-1] + length]]
-    return int((np.maximum.reduceat(until, at) <= end_ns).sum())
 
 
 def with_several(kind: Kind, inner: tuple[Inner, ...]) -> Kind:

@@ -68,7 +68,7 @@ class Inner:
 
     Attributes:
         kind: what it is.
-        count: how many of them a step holds, each whole.
+        count: how many of them a step holds, of the last one at least half.
         median_ns: from one to the next on the device, ns.
     """
 
