@@ -36,7 +36,8 @@ LAUNCHES = 3
 _TYPES: Final = {"fp64": "double", "fp32": "float", "tf32": "float", "16bit": "c10::BFloat16",
                  "8bit": "c10::Float8_e4m3fn"}  # fmt: skip
 """Type of the operands that an arithmetic has, where the types are not recorded."""
-_GEMMS: Final = ("matmul", "convolution", "attention")
+PRODUCTS: Final = ("matmul", "convolution", "attention")
+"""Categories of the kernels that do the arithmetic of the operators whose work is known."""
 
 
 class OperatorRoofline(msgspec.Struct, frozen=True):
@@ -171,7 +172,7 @@ def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
     gemm_ns = known_ns = 0
     for device in view.devices:
         kernels = device.explanation.kernels
-        gemms = kernels.in_category(*_GEMMS) & kernels.steady
+        gemms = kernels.in_category(*PRODUCTS) & kernels.steady
         gemm_ns += int(kernels.duration_ns[gemms].sum())
         groups, covered = operator_groups(kernels, device.read)
         known_ns += int(kernels.duration_ns[gemms & covered].sum())
@@ -219,7 +220,7 @@ def operator_groups(
     order = np.argsort(kinds, kind="stable")
     rows, kinds = rows[order], kinds[order]
     duration, name = kernels.duration_ns, ops["name"]
-    gemm = kernels.in_category(*_GEMMS)
+    gemm = kernels.in_category(*PRODUCTS)
     for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(kinds)) + 1):
         mine = rows[part]
         call = int(at[mine[0]])
