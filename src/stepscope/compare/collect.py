@@ -277,16 +277,16 @@ def _collectives(job: JobView, paths: list[str]) -> list[CollectiveUse]:
     known: dict[tuple[str, int], bool] = {}
     for row in facts.operations:
         key = (row.kind, row.group_size)
-        values = (row.count, row.message_bytes or 0, row.waiting_ns, row.transfer_ns,
-                  row.exposed_waiting_ns + row.exposed_transfer_ns)  # fmt: skip
+        exposed = row.exposed_waiting_ns + row.exposed_transfer_ns + row.exposed_missing_ns
+        values = (row.count, row.message_bytes or 0, row.waiting_ns, row.transfer_ns, exposed)
         sums = merged.setdefault(key, [0.0] * len(values))
         merged[key] = [a + b for a, b in zip(sums, values, strict=True)]
         known[key] = known.get(key, True) and row.message_bytes is not None
     found = []
     for (kind, size), sums in merged.items():
-        count, nbytes, waiting, transfer, exposed = (value / facts.steps for value in sums)
+        count, nbytes, waiting, transfer, alone = (value / facts.steps for value in sums)
         known_bytes = nbytes if known[kind, size] else None
-        found.append(CollectiveUse(kind, size, count, known_bytes, waiting, transfer, exposed))
+        found.append(CollectiveUse(kind, size, count, known_bytes, waiting, transfer, alone))
     return found
 
 
