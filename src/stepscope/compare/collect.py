@@ -229,10 +229,8 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
         seen: set[tuple[int, int]] = set()
         for w in windows:
             who = w.e.kernels.attribution
-            codes, texts = who.range_names if kind == "range" else who.operator_names
-            rows = w.steady & (codes >= 0)
-            length = w.e.kernels.duration_ns[rows]
-            held = np.bincount(codes[rows], weights=length, minlength=len(texts))
+            length = np.where(w.steady, w.e.kernels.duration_ns, 0)
+            held, texts = who.of_ranges(length) if kind == "range" else who.of_operators(length)
             for code in np.flatnonzero(held).tolist():
                 device[texts[code]] = device.get(texts[code], 0.0) + float(held[code])
             process = (w.device.trace_rank, w.e.gpu.process_id)
@@ -245,7 +243,7 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
             PlaceUse(name, host.get(name, 0.0) / processes, device.get(name, 0.0) / each)
             for name in dict.fromkeys((*host, *device))
         ]
-        found.sort(key=lambda place: -max(place.host_ns, place.device_ns))
+        found.sort(key=lambda place: -max(place.host_ns, place.device_ns or 0.0))
         answers.append(found[:_MOST_PLACES])
     return answers[0], answers[1]
 
