@@ -217,11 +217,11 @@ function adviceAndEvidence(finding: Finding, layout: Layout, actions: Actions): 
         element(
           "li",
           { title: clean(e.sql, 2000) },
-          element("span", { class: "grow" }, words(e.figure)),
+          element("span", { class: "grow" }, figureTitle(e.figure)),
           element("span", { class: "figure" }, figure(e.value, e.unit)),
           copyButton(
             "⧉",
-            `Copy ${words(e.figure)} with the command that computes it`,
+            `Copy ${figureTitle(e.figure)} with the command that computes it`,
             () => `${e.figure} = ${e.value} ${e.unit}\n${command(layout, e.sql)}\n`,
             (text) => actions.message(text),
           ),
@@ -234,6 +234,11 @@ function adviceAndEvidence(finding: Finding, layout: Layout, actions: Actions): 
 /** Which instance of a finding is shown. */
 export function instanceText({ what, number, of, typical, cost }: Instance): string {
   return `${what} (${typical && of > 1 ? "typical, " : ""}${count(number)} of ${count(of)} by length): ${time(cost)}`;
+}
+
+/** A figure's name in words, without the unit that it is stored in: it is shown in another. */
+function figureTitle(name: string): string {
+  return words(name.replace(/_bytes_per_s$/, "_bandwidth").replace(/_ns(?=_|$)/g, ""));
 }
 
 function figure(value: number, unit: string): string {
