@@ -27,7 +27,7 @@ class InnerSteps(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``layer``, ``batch``, ``micro_batch``, ``denoising_step``, ``training_step``,
             ``graph_replay`` or ``repetition``, where nothing tells what repeats.
-        count: how many of them per step holds.
+        count: how many of them a step launches.
         median_ns: from one to the next on the device, ns.
     """
 
