@@ -202,7 +202,7 @@ def test_diagnose_on_the_terminal(document: Any, command: Stepscope, starved: Pa
     assert "evidence" in text
     assert "evidence" not in command("diagnose", starved, "--no-evidence").stdout
     shown = re.findall(r"([a-z][a-z ]+) [\d.]+ (?:ms|%)", text.partition("evidence: ")[2])
-    assert "idle input starvation" in shown
+    assert "idle input starvation time" in shown
     # what the lines of the finding say is not said again
     names = ("predicted_step_ns", "prediction_low_ns", "time_ns_per_step", "share_of_step")
     assert set(names) <= {e["figure"] for e in first["evidence"]}

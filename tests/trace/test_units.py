@@ -67,9 +67,10 @@ def test_tables_show_a_negative_zero_as_zero() -> None:
 @pytest.mark.parametrize(
     ("name", "title"),
     [
-        ("work_ns_per_step", "work per step"),
-        ("idle_input_starvation_ns", "idle input starvation"),
+        ("work_ns_per_step", "work time per step"),
+        ("idle_input_starvation_ns", "idle input starvation time"),
         ("achieved_bytes_per_s", "achieved bandwidth"),
+        ("gpu_time_ns", "gpu time"),
         ("kernels_per_step", "kernels per step"),
         ("pageable_bytes", "pageable bytes"),
         ("small_share", "small share"),

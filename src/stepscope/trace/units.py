@@ -60,7 +60,7 @@ def _is_zero(text: str) -> bool:
 
 
 _RATE: Final = re.compile("_bytes_per_s$")
-_TIME: Final = re.compile("_ns(?=_|$)")
+_TIME: Final = re.compile("(?:_time)?_ns(?=_|$)")
 
 
 def figure_title(name: str) -> str:
@@ -69,7 +69,7 @@ def figure_title(name: str) -> str:
     Args:
         name: as evidence has it: ``work_ns_per_step``.
     """
-    return _TIME.sub("", _RATE.sub("_bandwidth", name)).replace("_", " ")
+    return _TIME.sub("_time", _RATE.sub("_bandwidth", name)).replace("_", " ")
 
 
 def shown(value: float, unit: str) -> str:

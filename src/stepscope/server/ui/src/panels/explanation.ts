@@ -238,7 +238,7 @@ export function instanceText({ what, number, of, typical, cost }: Instance): str
 
 /** A figure's name in words, without the unit that it is stored in: it is shown in another. */
 function figureTitle(name: string): string {
-  return words(name.replace(/_bytes_per_s$/, "_bandwidth").replace(/_ns(?=_|$)/g, ""));
+  return words(name.replace(/_bytes_per_s$/, "_bandwidth").replace(/(_time)?_ns(?=_|$)/g, "_time"));
 }
 
 function figure(value: number, unit: string): string {
