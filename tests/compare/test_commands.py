@@ -47,7 +47,7 @@ def test_every_format_of_a_comparison(captures: tuple[str, str], tmp_path: Path)
     assert "input_starvation" in text
     assert run(compare, *captures, "-f", "markdown")[1].startswith("### Slower")
     document = json.loads(run(compare, *captures, "-f", "json")[1])
-    assert document["schema"] == "stepscope.compare/2"
+    assert document["schema"] == "stepscope.compare/3"
     assert sum(p["difference_ns"] for p in document["parts"]) == document["step"]["difference_ns"]
     assert document["runs"] == []
     page = tmp_path / "c.html"

@@ -338,4 +338,4 @@ def test_noise_alone_names_no_kernel() -> None:
 def test_the_profile_survives_json() -> None:
     run = of(bundled("cnn_small"))
     assert msgspec.json.decode(msgspec.json.encode(run), type=Profile) == run
-    assert json.loads(msgspec.json.encode(run))["schema"] == "stepscope.profile/2"
+    assert json.loads(msgspec.json.encode(run))["schema"] == "stepscope.profile/3"

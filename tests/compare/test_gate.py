@@ -277,6 +277,8 @@ def test_a_baseline_of_the_first_version_is_still_read() -> None:
     baseline = read_baseline(GOLDEN)
     assert [round(r.step_ns) for r in baseline.runs] == [10014720]
     assert judged(baseline.runs, baseline.runs).passed
+    # what ranges launched was counted by the innermost one alone, which is no figure of today
+    assert {place.device_ns for place in baseline.runs[0].ranges} == {None}
 
 
 def test_older_profiles_are_upgraded_step_by_step(
@@ -284,12 +286,12 @@ def test_older_profiles_are_upgraded_step_by_step(
 ) -> None:
     file = tmp_path / "base.json"
     write_baseline(file, [run(10)], "0.1")
-    monkeypatch.setattr(stored, "PROFILE_SCHEMA", "stepscope.profile/4")
-    monkeypatch.setitem(stored.UPGRADES, 2, lambda d: {**d, "verdict": d["verdict"] + " 3"})
+    monkeypatch.setattr(stored, "PROFILE_SCHEMA", "stepscope.profile/5")
     monkeypatch.setitem(stored.UPGRADES, 3, lambda d: {**d, "verdict": d["verdict"] + " 4"})
+    monkeypatch.setitem(stored.UPGRADES, 4, lambda d: {**d, "verdict": d["verdict"] + " 5"})
     (one,) = read_baseline(file).runs
-    assert one.verdict == "gpu_bound_healthy 3 4"
-    assert one.schema == "stepscope.profile/4"
+    assert one.verdict == "gpu_bound_healthy 4 5"
+    assert one.schema == "stepscope.profile/5"
 
 
 def test_every_earlier_version_has_an_upgrade() -> None:

@@ -13,7 +13,9 @@ from stepscope.api import Job
 from stepscope.diagnosis import captures, vendors
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.causes import profiler_overhead
-from stepscope.diagnosis.vendors import Vendor
+from stepscope.kernels.vendors import Vendor, no_ceilings
+from stepscope.render import budget
+from stepscope.render.levers import bound_lines
 
 NCU = "ncu --set full -k regex:Cijk_Ailk -c 5 -o kernel python train.py"
 NSYS = "nsys profile -t cuda,nvtx,osrt --cpuctxsw=process-tree python train.py"
@@ -56,7 +58,7 @@ def case(job: Job) -> Case:
     ],
 )
 def test_the_vendor(device: str, kernel: str, call: str, vendor: Vendor, tmp_path: Path) -> None:
-    assert vendors.vendor_of(case(waiting(tmp_path, device, kernel, call))) is vendor
+    assert case(waiting(tmp_path, device, kernel, call)).explanation.kernels.vendor is vendor
 
 
 def test_captures_of_an_amd_device(tmp_path: Path) -> None:
@@ -123,3 +125,61 @@ def test_calls_of_cuda_are_named_as_hip_has_them(tmp_path: Path) -> None:
     text = "order streams by cudaEventRecord; CUDA_MODULE_LOADING=EAGER, torch.cuda.synchronize()"
     (found,) = vendors.advice([text], case(waiting(tmp_path, "AMD Instinct MI300X")))
     assert found == text.replace("cudaEventRecord", "hipEventRecord")
+
+
+@pytest.mark.parametrize(
+    ("device", "state", "processes"),
+    [
+        ("NVIDIA H200", "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER", "nvidia-smi pmon"),
+        (
+            "AMD Instinct MI300X",
+            "rocm-smi --showclocks --showpower --showtemp",
+            "rocm-smi --showpids",
+        ),
+        ("Intel(R) Data Center GPU Max 1550", "xpu-smi stats -d 0", "xpu-smi ps"),
+    ],
+)
+def test_the_state_of_a_device_is_read_by_its_own_tool(
+    device: str, state: str, processes: str, tmp_path: Path
+) -> None:
+    text = "watch nvidia-smi -q -d CLOCK,PERFORMANCE,POWER, and who else runs (nvidia-smi pmon)"
+    (found,) = vendors.advice([text], case(waiting(tmp_path, device)))
+    assert found == f"watch {state}, and who else runs ({processes})"
+
+
+@pytest.mark.parametrize(
+    ("device", "call", "shown"),
+    [
+        ("NVIDIA H200", "cudaLaunchKernel", True),
+        ("", "cudaLaunchKernel", True),
+        ("AMD Instinct MI300X", "hipLaunchKernel", False),
+        ("", "hipLaunchKernel", False),
+        ("", "launch", False),
+    ],
+)
+def test_utilisation_as_nvidia_smi_counts_it_is_told_of_nvidia_devices(
+    device: str, call: str, shown: bool, tmp_path: Path
+) -> None:
+    found = waiting(tmp_path, device, call=call).diagnose()
+    assert found.gpu_utilization is not None
+    assert bool(budget.utilisation(found)) is shown
+
+
+@pytest.mark.parametrize(
+    ("call", "line"),
+    [
+        (
+            "cudaLaunchKernel",
+            "the ceilings of this device are not known: stepscope ceilings -o FILE measures them "
+            "there, and --ceilings FILE takes them",
+        ),
+        ("hipLaunchKernel", "no roofline bound: the ceilings of this device are not known"),
+    ],
+)
+def test_ceilings_are_measured_where_that_is_possible(call: str, line: str, tmp_path: Path) -> None:
+    job = waiting(tmp_path, call=call)
+    split = job.diagnose().kernels
+    assert split is not None
+    assert bound_lines(split) == [line]
+    kernels = case(job).explanation.kernels
+    assert ("stepscope ceilings" in no_ceilings("", kernels.vendor)) is ("stepscope" in line)

@@ -339,6 +339,9 @@ def test_what_people_ask_is_answered(sql: str, place: Place) -> None:
     [
         ("SELECT * FROM gpu_opp", "there is no table 'gpu_opp'; did you mean 'gpu_op'?"),
         ("SELECT * FROM index", "there is no table 'index'; "),
+        ("SELECT * FROM nope", "there is no table 'nope'; tables are gpu_op, api_call, "),
+        ("SELECT * FROM kernel", "there is no table 'kernel'; tables are gpu_op, api_call, "),
+        ("SELECT * FROM steps", "did you mean 'step'?"),
         ("SELECT * FROM pg_index", "there is no table 'pg_index'; "),
         ("DESCRIBE gpu_opp", "did you mean 'gpu_op'?"),
         ("SHOW gpu_opp", "did you mean 'gpu_op'?"),

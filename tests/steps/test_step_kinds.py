@@ -106,6 +106,40 @@ def test_a_single_mark_wins_over_repeating_layers(tmp_path: Path) -> None:
     assert "one sample" in e.set_aside
 
 
+def test_layers_that_run_on_after_the_mark_are_not_in_the_step(tmp_path: Path) -> None:
+    """Four layers of 3 ms each are launched in a step of 10 ms: the device runs three in it."""
+    build = Build()
+    build.range(0, 10_000, "ProfilerStep#6")
+    build.kernel(100, 400, call=(50, 55), name="embedding")
+    for layer in range(4):
+        for k, name in enumerate(["gemm", "flash_fwd", "norm"]):
+            called = 100 + 300 * layer + 100 * k
+            begin = 500 + 3_000 * layer + 1_000 * k
+            build.kernel(begin, begin + 990, call=(called, called + 5), name=name)
+    e = explained(build, tmp_path)
+    assert (e.begin_ns, e.end_ns) == (0, 10_000_000)
+    (inner,) = e.steps.inner
+    assert (inner.kind, inner.count, inner.median_ns) == ("layer", 4, 3_000_000)
+    assert inner.within == 3
+    assert (
+        "the only one launches 4 layers of 3.0 ms, of which the GPU runs 3 before the step ends"
+    ) in e.steps.message
+
+
+def test_the_first_launch_of_the_next_step_is_not_in_this_one(tmp_path: Path) -> None:
+    """Steps of nine layers, the next of which begins with a layer, too."""
+    build = Build()
+    for step in range(6):
+        build.range(5_000 * step, 5_000 * step + 4_999, f"step_{step}")
+        for layer in range(9):
+            at = 5_000 * step + 500 * layer
+            for k, name in enumerate(["gemm", "flash_fwd", "norm"]):
+                begin = at + 100 * k
+                build.kernel(begin + 10, begin + 90, call=(begin, begin + 5), name=name)
+    (inner,) = explained(build, tmp_path).steps.inner
+    assert (inner.kind, inner.count, inner.within) == ("layer", 9, 9)
+
+
 def test_a_mark_that_only_launches_lasts_as_long_as_its_work(tmp_path: Path) -> None:
     build = Build()
     build.range(0, 200, "execute_4_context_0(sq0)_generation_4(sq4)")

@@ -13,6 +13,7 @@ from stepscope.ncu.units import shown as shown_of_report
 from stepscope.render.tables import as_columns, as_csv, as_json
 from stepscope.trace.units import (
     UNITS,
+    figure_title,
     milliseconds,
     percent,
     shown,
@@ -61,3 +62,19 @@ def test_tables_show_a_negative_zero_as_zero() -> None:
     assert as_columns(table).split() == ["x", "-", "0"]
     assert as_csv(table) == "x\n0.0\n"
     assert '"rows":[[0.0]]' in as_json(table, "s")
+
+
+@pytest.mark.parametrize(
+    ("name", "title"),
+    [
+        ("work_ns_per_step", "work time per step"),
+        ("idle_input_starvation_ns", "idle input starvation time"),
+        ("achieved_bytes_per_s", "achieved bandwidth"),
+        ("gpu_time_ns", "gpu time"),
+        ("kernels_per_step", "kernels per step"),
+        ("pageable_bytes", "pageable bytes"),
+        ("small_share", "small share"),
+    ],
+)
+def test_names_of_figures_hold_no_unit_that_another_is_shown_in(name: str, title: str) -> None:
+    assert figure_title(name) == title

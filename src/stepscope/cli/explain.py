@@ -66,9 +66,9 @@ def _evidence(finding: str, captures: tuple[str, ...], format_: str) -> None:
         document = {"schema": "stepscope.evidence/1", "finding": found}
         options.write(options.as_json(document))
         return
-    from stepscope.render.text import clean, figure, plural
+    from stepscope.render.text import clean, figure, figure_title, plural
 
     options.write(clean(found.message, 1000) + "\n")
     for one in found.evidence:
         value = f"{figure(one.value, one.unit)} ({plural(one.rows, 'row')})"
-        options.write(f"\n{clean(one.figure)}  {value}\n  {clean(one.sql, 4000)}\n")
+        options.write(f"\n{clean(figure_title(one.figure))}  {value}\n  {clean(one.sql, 4000)}\n")

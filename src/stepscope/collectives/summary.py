@@ -6,7 +6,8 @@ import msgspec
 import numpy as np
 
 from stepscope.collectives import kinds
-from stepscope.collectives.job import Collectives, Facts, ranks_text
+from stepscope.collectives.in_steps import InSteps, in_steps
+from stepscope.collectives.job import Collectives, ranks_text
 from stepscope.collectives.parallel import LABELS
 from stepscope.intervals.distinct import distinct_values
 from stepscope.trace.frame import BoolArray, IntArray
@@ -17,15 +18,17 @@ SCHEMA = "stepscope.comm/2"
 class Operations(msgspec.Struct, frozen=True):
     """Communication of one kind in one group, in the steady steps that all ranks share.
 
-    Times are means over the ranks of the time in all these steps, ns. A bandwidth is that of the
-    median operation and counts its transfer time only.
+    Times are means over the ranks of the time in all these steps, ns: of an operation that begins
+    or ends outside of them, the part inside. Where several operations are exposed at once, the time
+    counts for the first. A bandwidth is that of the median operation and counts its whole transfer
+    time.
 
     Attributes:
         kind: all_reduce, all_gather, ..., send_recv.
         group: the ranks that take part.
         group_size: number of ranks that should.
         likely: what the group is likely for.
-        count: number of operations.
+        count: number of operations whose last rank joins in these steps.
         message_bytes: sum of their message sizes; null where the capture does not tell.
         time_ns: kernels run.
         waiting_ns: of it, until the last rank has joined.
@@ -34,6 +37,7 @@ class Operations(msgspec.Struct, frozen=True):
             operations.
         exposed_waiting_ns: of the waiting, what no compute covers.
         exposed_transfer_ns: of the transfer, what no compute covers.
+        exposed_missing_ns: of ``missing_ns``, what no compute covers.
         algorithm_bandwidth: the sizes of all messages over the sum of their transfer times, bytes a
             second; null where unknown.
         bus_bandwidth: the same as the hardware sees it (nccl-tests), bytes a second; null where
@@ -52,12 +56,16 @@ class Operations(msgspec.Struct, frozen=True):
     missing_ns: int
     exposed_waiting_ns: int
     exposed_transfer_ns: int
+    exposed_missing_ns: int
     algorithm_bandwidth: int | None
     bus_bandwidth: int | None
 
 
 class RankArrival(msgspec.Struct, frozen=True):
     """How one device arrives at collectives, in the steady steps that all ranks share.
+
+    Times are those inside of these steps. The four exposed ones are together the exposed
+    communication of the accounting.
 
     Attributes:
         rank: the rank.
@@ -71,6 +79,8 @@ class RankArrival(msgspec.Struct, frozen=True):
         missing_ns: time in operations that is likely waiting for ranks that are not there.
         exposed_waiting_ns: the waiting that no compute covers.
         exposed_transfer_ns: the transfer that no compute covers.
+        exposed_missing_ns: of ``missing_ns``, what no compute covers.
+        exposed_unmatched_ns: what communication without a counterpart takes and no compute covers.
         clock_offset_ns: what is added to its times to compare them with other ranks'.
         clock_drift: what is added a ns of capture, ns a ns.
         clock_residual_ns: how far ends of one operation still lie apart.
@@ -87,6 +97,8 @@ class RankArrival(msgspec.Struct, frozen=True):
     missing_ns: int
     exposed_waiting_ns: int
     exposed_transfer_ns: int
+    exposed_missing_ns: int
+    exposed_unmatched_ns: int
     clock_offset_ns: int
     clock_drift: float
     clock_residual_ns: int
@@ -140,7 +152,7 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
     """Sum up the communication in the steady steps that all ranks share."""
     instances = c.matched.instances
     inside = c.step_of(instances.last_start_ns) >= 0
-    facts = c.facts
+    inner = in_steps(c)
     likely = {guess.channel: guess for guess in c.groups}
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
     warnings = list(c.warnings)
@@ -160,8 +172,8 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
         ranks=len({p.rank for p in c.participants}),
         steps=len(c.windows_ns[0]),
         step_ns=round(c.step_ns),
-        operations=_operations(c, inside, facts, names, {n: g.id for n, g in likely.items()}),
-        arrivals=_arrivals(c, inside, facts),
+        operations=_operations(c, inside, inner, names, {n: g.id for n, g in likely.items()}),
+        arrivals=_arrivals(c, inside, inner),
         groups=[
             GroupUse(keys[guess.channel], guess.id, LABELS[guess.id], guess.message)
             for guess in c.groups
@@ -173,19 +185,21 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
 def _operations(
     c: Collectives,
     inside: BoolArray,
-    facts: Facts,
+    inner: InSteps,
     names: list[str],
     likely: dict[int, str],
 ) -> list[Operations]:
-    instances = c.matched.instances
+    instances, facts = c.matched.instances, c.facts
     code = instances.channel * len(kinds.KINDS) + instances.kind
     transfer = _median_by(facts.instance, facts.transfer, len(instances))
     factor = kinds.bus_factor(instances.kind, instances.size)
     found = []
-    for key in distinct_values(code[inside]).tolist():
+    reaching = inside.copy()
+    reaching[facts.instance[inner.time > 0]] = True
+    for key in distinct_values(code[reaching]).tolist():
         of = inside & (code == key)
         channel, kind = divmod(key, len(kinds.KINDS))
-        rows = of[facts.instance]
+        rows = (reaching & (code == key))[facts.instance]
         devices = max(len(distinct_values(facts.device[rows])), 1)
         sized = of & (instances.bytes >= 0) & (transfer > 0)
         algorithm = bus = None
@@ -201,16 +215,17 @@ def _operations(
             Operations(
                 kind=kinds.KINDS[kind],
                 group=names[channel],
-                group_size=int(instances.size[of].max()),
+                group_size=int(instances.size[code == key].max()),
                 likely=likely.get(channel, "unknown"),
                 count=int(of.sum()),
                 message_bytes=int(instances.bytes[sized].sum()) if sized.any() else None,
-                time_ns=mean(facts.end - facts.start),
-                waiting_ns=mean(facts.waiting),
-                transfer_ns=mean(facts.transfer),
-                missing_ns=mean(facts.missing),
-                exposed_waiting_ns=mean(facts.exposed_waiting),
-                exposed_transfer_ns=mean(facts.exposed_transfer),
+                time_ns=mean(inner.time),
+                waiting_ns=mean(inner.waiting),
+                transfer_ns=mean(inner.transfer),
+                missing_ns=mean(inner.missing),
+                exposed_waiting_ns=mean(inner.exposed_waiting),
+                exposed_transfer_ns=mean(inner.exposed_transfer),
+                exposed_missing_ns=mean(inner.exposed_missing),
                 algorithm_bandwidth=algorithm,
                 bus_bandwidth=bus,
             )
@@ -218,12 +233,13 @@ def _operations(
     return sorted(found, key=lambda row: -row.time_ns)
 
 
-def _arrivals(c: Collectives, inside: BoolArray, facts: Facts) -> list[RankArrival]:
-    instances = c.matched.instances
+def _arrivals(c: Collectives, inside: BoolArray, inner: InSteps) -> list[RankArrival]:
+    instances, facts = c.matched.instances, c.facts
     counted = inside[facts.instance]
     found = []
     for number, (p, rank) in enumerate(zip(c.participants, c.matched.ranks, strict=True)):
-        rows = counted & (facts.device == number)
+        mine = facts.device == number
+        rows = counted & mine
         late = facts.lateness[rows]
         several = inside & (instances.members > 1)
         found.append(
@@ -234,11 +250,13 @@ def _arrivals(c: Collectives, inside: BoolArray, facts: Facts) -> list[RankArriv
                 unmatched=rank.unmatched,
                 last=int((several & (instances.last == number)).sum()),
                 lateness_ns=round(float(np.median(late))) if len(late) else 0,
-                waiting_ns=int(facts.waiting[rows].sum()),
-                transfer_ns=int(facts.transfer[rows].sum()),
-                missing_ns=int(facts.missing[rows].sum()),
-                exposed_waiting_ns=int(facts.exposed_waiting[rows].sum()),
-                exposed_transfer_ns=int(facts.exposed_transfer[rows].sum()),
+                waiting_ns=int(inner.waiting[mine].sum()),
+                transfer_ns=int(inner.transfer[mine].sum()),
+                missing_ns=int(inner.missing[mine].sum()),
+                exposed_waiting_ns=int(c.parts.waiting[:, number].sum()),
+                exposed_transfer_ns=int(c.parts.transfer[:, number].sum()),
+                exposed_missing_ns=int(c.parts.missing[:, number].sum()),
+                exposed_unmatched_ns=int(c.parts.unmatched[:, number].sum()),
                 clock_offset_ns=rank.offset_ns,
                 clock_drift=rank.clock.drift,
                 clock_residual_ns=round(rank.clock.residual_ns),

@@ -229,10 +229,8 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
         seen: set[tuple[int, int]] = set()
         for w in windows:
             who = w.e.kernels.attribution
-            codes, texts = who.range_names if kind == "range" else who.operator_names
-            rows = w.steady & (codes >= 0)
-            length = w.e.kernels.duration_ns[rows]
-            held = np.bincount(codes[rows], weights=length, minlength=len(texts))
+            length = np.where(w.steady, w.e.kernels.duration_ns, 0)
+            held, texts = who.of_ranges(length) if kind == "range" else who.of_operators(length)
             for code in np.flatnonzero(held).tolist():
                 device[texts[code]] = device.get(texts[code], 0.0) + float(held[code])
             process = (w.device.trace_rank, w.e.gpu.process_id)
@@ -245,7 +243,7 @@ def _places(windows: list[_Window]) -> tuple[list[PlaceUse], list[PlaceUse]]:
             PlaceUse(name, host.get(name, 0.0) / processes, device.get(name, 0.0) / each)
             for name in dict.fromkeys((*host, *device))
         ]
-        found.sort(key=lambda place: -max(place.host_ns, place.device_ns))
+        found.sort(key=lambda place: -max(place.host_ns, place.device_ns or 0.0))
         answers.append(found[:_MOST_PLACES])
     return answers[0], answers[1]
 
@@ -277,16 +275,16 @@ def _collectives(job: JobView, paths: list[str]) -> list[CollectiveUse]:
     known: dict[tuple[str, int], bool] = {}
     for row in facts.operations:
         key = (row.kind, row.group_size)
-        values = (row.count, row.message_bytes or 0, row.waiting_ns, row.transfer_ns,
-                  row.exposed_waiting_ns + row.exposed_transfer_ns)  # fmt: skip
+        exposed = row.exposed_waiting_ns + row.exposed_transfer_ns + row.exposed_missing_ns
+        values = (row.count, row.message_bytes or 0, row.waiting_ns, row.transfer_ns, exposed)
         sums = merged.setdefault(key, [0.0] * len(values))
         merged[key] = [a + b for a, b in zip(sums, values, strict=True)]
         known[key] = known.get(key, True) and row.message_bytes is not None
     found = []
     for (kind, size), sums in merged.items():
-        count, nbytes, waiting, transfer, exposed = (value / facts.steps for value in sums)
+        count, nbytes, waiting, transfer, alone = (value / facts.steps for value in sums)
         known_bytes = nbytes if known[kind, size] else None
-        found.append(CollectiveUse(kind, size, count, known_bytes, waiting, transfer, exposed))
+        found.append(CollectiveUse(kind, size, count, known_bytes, waiting, transfer, alone))
     return found
 
 

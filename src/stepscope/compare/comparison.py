@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 
 from stepscope.compare.kernels import each_name_once, kernel_differences
-from stepscope.compare.profile import CollectiveUse, PlaceUse, Profile
+from stepscope.compare.places import place_differences
+from stepscope.compare.profile import CollectiveUse, Profile
 from stepscope.compare.result import (
     SCHEMA,
     CauseMoved,
@@ -20,7 +21,6 @@ from stepscope.compare.result import (
     FindingDifference,
     KernelDifference,
     PartDifference,
-    PlaceDifference,
     PredictionCheck,
     SetupDifference,
     StepDifference,
@@ -93,6 +93,8 @@ def compare(
     )
     parts = part_differences(a, b)
     kernels, floor, shift = kernel_differences(a, b)
+    ranges, no_range = place_differences(a, b, "ranges")
+    operators, no_operator = place_differences(a, b, "operators")
     findings = _findings(a, b)
     certain = _certain(a, b, kernels, findings)
     causes = [] if other else causes_moved(step, parts, findings)
@@ -114,13 +116,14 @@ def compare(
         kernels=kernels,
         kernel_floor=floor,
         kernel_shift=shift,
-        ranges=_places(a.ranges, b.ranges),
-        operators=_places(a.operators, b.operators),
+        ranges=ranges,
+        operators=operators,
         collectives=_collectives(a, b),
         findings=findings,
         predictions=[] if other else _predictions(a, b, findings, measured),
         setup=setup,
         warnings=_warnings(before, after, measured, run_noise, repeats),
+        not_recorded=[] if other else [*no_range, *no_operator],
         runs=[a, b],
     )
 
@@ -313,33 +316,6 @@ def kernel_message(kernel: KernelDifference) -> str:
     return f"{names[1]} stands for {names[0]} ({kernel.relation}, {amount} per step {more})"
 
 
-def _places(before: list[PlaceUse], after: list[PlaceUse]) -> list[PlaceDifference]:
-    ours, theirs = {p.name: p for p in before}, {p.name: p for p in after}
-    nothing = PlaceUse("", 0.0, 0.0)
-    found = []
-    # profiles of earlier versions tell no host time of operators
-    host = all(any(place.host_ns for place in places) for places in (before, after) if places)
-    for name in dict.fromkeys((*ours, *theirs)):
-        a, b = ours.get(name, nothing), theirs.get(name, nothing)
-        found.append(
-            PlaceDifference(
-                name=name,
-                host_before_ns=round(a.host_ns) if host else 0,
-                host_after_ns=round(b.host_ns) if host else 0,
-                device_before_ns=round(a.device_ns),
-                device_after_ns=round(b.device_ns),
-            )
-        )
-    return sorted(
-        found,
-        key=lambda p: (
-            -max(
-                abs(p.host_after_ns - p.host_before_ns), abs(p.device_after_ns - p.device_before_ns)
-            )
-        ),
-    )
-
-
 def _collectives(before: Profile, after: Profile) -> list[CollectiveDifference]:
     ours = {(c.kind, c.group_size): c for c in before.collectives}
     theirs = {(c.kind, c.group_size): c for c in after.collectives}
@@ -464,9 +440,10 @@ def _warnings(
         )
     else:
         found.append(
-            f"the variation between runs is unknown with so few captures: up to "
-            f"{100 * run_noise:.0f} % is assumed (more where the GPU waits longer); five captures "
-            f"of both sides together measure it ({repeats})"
+            "how much runs of the same code vary is unknown with so few captures: assumed is a "
+            f"standard deviation of {100 * measured.run_noise:.1f} %, so that two runs lie up to "
+            f"{100 * run_noise:.0f} % apart in 95 of 100 pairs (more where the GPU waits longer); "
+            f"five captures of both sides together measure it ({repeats})"
         )
     few = min(len(p.wall_ns) for p in (*before, *after))
     if few < _FEW_STEPS:

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-SCHEMA: Final = "stepscope.profile/2"
+SCHEMA: Final = "stepscope.profile/3"
 
 BUSY_PARTS: Final = ("compute", "exposed_communication", "exposed_copy", "memset")
 """Parts of the step in which the device is busy; the others are ``idle:CAUSE``."""
@@ -50,12 +50,14 @@ class PlaceUse(msgspec.Struct, frozen=True):
         name: its name.
         host_ns: mean time a step that a thread spends inside, ns; of operators the outermost ones
             count, and profiles of version 0.1 tell 0.
-        device_ns: mean time per step and device of the operations it launched, ns.
+        device_ns: mean time per step and device of the operations that it, or what is nested in it,
+            launched, ns; null for ranges of profiles before version 3, which did not count what
+            nested ranges launched.
     """
 
     name: str
     host_ns: float
-    device_ns: float
+    device_ns: float | None
 
 
 class CollectiveUse(msgspec.Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The result of a comparison: the contract ``stepscope.compare/2``. Times are ns."""
+"""The result of a comparison: the contract ``stepscope.compare/3``. Times are ns."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stepscope.compare.profile import Profile
 from stepscope.trace.text import html_table
 from stepscope.trace.units import milliseconds
 
-SCHEMA: Final = "stepscope.compare/2"
+SCHEMA: Final = "stepscope.compare/3"
 Verdict = Literal["faster", "slower", "no_difference", "not_comparable"]
 Fate = Literal["gone", "new", "smaller", "larger", "unchanged"]
 
@@ -124,17 +124,35 @@ class PlaceDifference(msgspec.Struct, frozen=True):
     Attributes:
         name: its name.
         host_before_ns: time per step inside it on the host, before; of operators the outermost ones
-            count, and 0 stands where one of the profiles is of version 0.1, which tells none.
+            count. Null where that run did not record it, or its profile is of a version that does
+            not tell.
         host_after_ns: the same after.
-        device_before_ns: time a step of the device operations it launches, before.
+        device_before_ns: time a step of the device operations that it, or what is nested in it,
+            launches, before; null as above.
         device_after_ns: the same after.
     """
 
     name: str
-    host_before_ns: int
-    host_after_ns: int
-    device_before_ns: int
-    device_after_ns: int
+    host_before_ns: int | None
+    host_after_ns: int | None
+    device_before_ns: int | None
+    device_after_ns: int | None
+
+
+class NotRecorded(msgspec.Struct, frozen=True):
+    """What one run did not record of what the other one did.
+
+    Attributes:
+        what: ``ranges`` or ``operators``.
+        side: the run that did not.
+        names: how many names of the other run that are.
+        message: the same in a sentence, and how to record it.
+    """
+
+    what: Literal["ranges", "operators"]
+    side: Literal["before", "after"]
+    names: int
+    message: str
 
 
 class CollectiveDifference(msgspec.Struct, frozen=True):
@@ -291,6 +309,7 @@ class Comparison(msgspec.Struct, frozen=True):
         predictions: whether the earlier predictions came true.
         setup: what else differs.
         warnings: what limits the comparison.
+        not_recorded: ranges and operators that one side did not record; they are not compared.
         runs: the first profile of each side, for drawing; empty in JSON.
     """
 
@@ -312,6 +331,7 @@ class Comparison(msgspec.Struct, frozen=True):
     predictions: list[PredictionCheck]
     setup: list[SetupDifference]
     warnings: list[str]
+    not_recorded: list[NotRecorded] = msgspec.field(default_factory=list)
     runs: list[Profile] = msgspec.field(default_factory=list)
 
     def _repr_html_(self) -> str:

@@ -57,7 +57,7 @@ class PackedSpans(PackedBoxes):
 
 
 class PackedOperations(PackedBoxes):
-    """Operations, each with its rows of the comparison."""
+    """Operations, each with its rows of the comparison, and the set of ranges that it is in."""
 
     code: str
     stream: str
@@ -78,6 +78,7 @@ class StepPicture(TypedDict):
     left_out: int
     streams: list[int]
     names: list[str]
+    range_sets: list[list[int]]
     pieces: PackedPieces
     spans: PackedSpans
     operations: PackedOperations
@@ -145,7 +146,8 @@ def step_rows(device: DeviceSteps, step: int, matched: Matched) -> StepPicture:
         length = ops["end_ns"][rows] - ops["start_ns"][rows]
         kept = np.sort(np.argsort(-length, kind="stable")[:MOST_OPERATIONS])
     operators = _rows_of(e.kernels.attribution.operator_names, rows, matched.by_operator)
-    rows, ranges, operators = rows[kept], ranges[kept], operators[kept]
+    rows, operators = rows[kept], operators[kept]
+    around, range_sets = e.kernels.attribution.ranges_around(rows)
     streams, stream = with_inverse(ops["stream"][rows])
     names, name = with_inverse(ops["name"][rows])
     labels = [e.kernels.classes[code].label or ops.texts["name"][code] for code in names.tolist()]
@@ -158,6 +160,10 @@ def step_rows(device: DeviceSteps, step: int, matched: Matched) -> StepPicture:
         "left_out": left_out,
         "streams": streams.tolist(),
         "names": [label[:LONGEST_NAME] for label in labels],
+        "range_sets": [
+            [matched.by_range[name] for name in names if name in matched.by_range]
+            for names in range_sets
+        ],
         "pieces": {
             "start": packed(pieces.start[mine] - begin, "f8"),
             "end": packed(pieces.end[mine] - begin, "f8"),
@@ -175,7 +181,7 @@ def step_rows(device: DeviceSteps, step: int, matched: Matched) -> StepPicture:
             "stream": packed(stream, "u4"),
             "name": packed(name, "u4"),
             "kernel": packed(_kernel_rows(device, rows, matched), "u4"),
-            "range": packed(ranges, "u4"),
+            "range": packed(around, "u4"),
             "operator": packed(operators, "u4"),
         },
     }

@@ -207,7 +207,16 @@ def _second(document: Document) -> Document:
     return found
 
 
+def _third(document: Document) -> Document:
+    """Version 3: ranges hold what nested ranges launch, which version 2 does not tell."""
+    ranges = document.get("ranges")
+    if not isinstance(ranges, list) or not all(isinstance(one, dict) for one in ranges):
+        return document  # damaged, which is told when it is converted
+    return {**document, "ranges": [{**one, "device_ns": None} for one in ranges]}
+
+
 UPGRADES[1] = _second
+UPGRADES[2] = _third
 
 
 def _wrong(profile: Profile) -> str:

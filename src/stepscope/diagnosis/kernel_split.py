@@ -121,6 +121,7 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
         categories=categories,
         bound=_bound(case, figure) if kernels.bandwidth else None,
         examine=_examine(case, bounds),
+        vendor=kernels.vendor.value,
         evidence=evidence,
     )
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Final
@@ -38,7 +38,7 @@ from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Repair
 from stepscope.simulation import Change, Free, Simulation
 from stepscope.simulation.changes import Bound
-from stepscope.simulation.settings.base import Edit
+from stepscope.simulation.settings.base import Edit, Facts
 from stepscope.trace.frame import BoolArray, IntArray
 
 if TYPE_CHECKING:
@@ -46,6 +46,9 @@ if TYPE_CHECKING:
 
 NOISE_SHARE: Final = 0.01
 """Share of the step under which a gain cannot be told from noise in two runs of a program."""
+
+_NEGLIGIBLE: Final = 0.1
+"""Part of a gain that need not be told apart."""
 
 _BOUNDS: Final[tuple[Bound, ...]] = ("low", "expected", "high")
 
@@ -109,6 +112,8 @@ class Lever:
         claims: whether its kernels are then left out of later levers.
         setting: the setting that it is, where the replay knows it: then its prediction is for as
             many samples as a step has today, and the host's part is in it.
+        replayed: (what was found, the device, operations that are taken) -> the same with all
+            kernels that the setting changes, where its replay predicts the gain.
     """
 
     id: str
@@ -123,6 +128,7 @@ class Lever:
     order: int = 5
     claims: bool = True
     setting: Edit | None = None
+    replayed: Callable[[Found, Facts, BoolArray], Found] | None = None
 
 
 @cache
@@ -222,6 +228,8 @@ def pulled(
         found = lever.find(case, others)
         if found is None or not len(found.repair.rows):
             continue
+        if lever.replayed is not None and replays is not None:
+            found = lever.replayed(found, replays.replay.facts[0], others)
         repair = found.repair
         share = own[repair.rows] / np.maximum(repair.old_ns, 1)
         saved = np.rint((repair.old_ns - repair.new_ns) * share).astype(np.int64)
@@ -441,16 +449,20 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         Figure("prediction_low_ns", "ns", predicted_sql("low_ns", lever.id)),
         Figure("prediction_high_ns", "ns", predicted_sql("high_ns", lever.id)),
     ]
+    if lever.replayed is not None and item.predicted.replay_error is not None:
+        beside = f"SELECT gain - saved {of_parts}"
+        figures.append(Figure("beside_kernels_ns_per_step", "ns_per_step", beside))
     evidence = all_evaluated(figures, case, compute)
     value = {one.figure: one.value for one in evidence}
-    message = filled(found.message, evidence, found.texts)
+    message = filled(found.message + _beside(value), evidence, found.texts)
     titles = {cause: causes()[cause].title for cause in item.holds}
     for cause, part in item.holds.items():
         gain = "the gain" if part == "all" else "some of the gain"
         message += f"; {gain} of the finding '{titles[cause]}' lies in this one"
     if item.after:
         message += "; that shortens the step once what is found above is repaired"
-    place = case.explanation.kernels.attribution.heaviest(found.repair.rows)
+    weight = None if lever.replayed is None else np.maximum(item.saved_ns, 0)
+    place = case.explanation.kernels.attribution.heaviest(found.repair.rows, weight)
     return Finding(
         cause=lever.id,
         severity=severity_of(item.gain_ns / case.step_ns),
@@ -473,6 +485,17 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         includes_gain_of=item.holds,
         after_findings=item.after,
     )
+
+
+def _beside(value: Mapping[str, float]) -> str:
+    """What of the gain lies outside of the kernels; empty where next to nothing does."""
+    beside = value.get("beside_kernels_ns_per_step", 0.0)
+    gain = value["step_ns"] - value["predicted_step_ns"]
+    if abs(beside) < _NEGLIGIBLE * gain:
+        return ""
+    if beside > 0:
+        return "; {beside_kernels_ns_per_step} of the gain is in launches, copies and idle time"
+    return "; as the GPU does not set the pace all the time, the step gains less"
 
 
 def capability(case: Case) -> int:

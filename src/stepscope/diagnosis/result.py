@@ -27,7 +27,7 @@ class InnerSteps(msgspec.Struct, frozen=True):
     Attributes:
         kind: ``layer``, ``batch``, ``micro_batch``, ``denoising_step``, ``training_step``,
             ``graph_replay`` or ``repetition``, where nothing tells what repeats.
-        count: how many of them per step holds.
+        count: how many of them a step launches.
         median_ns: from one to the next on the device, ns.
     """
 
@@ -449,6 +449,7 @@ class KernelSplit(msgspec.Struct, frozen=True):
         bound: the least step that they allow; null where the memory bandwidth is not known.
         examine: a command that examines the kernels worth it from the inside, or null.
         evidence: the figures; their names begin with ``kernels.``.
+        vendor: who made the device.
     """
 
     device: str
@@ -459,6 +460,7 @@ class KernelSplit(msgspec.Struct, frozen=True):
     bound: StepBound | None
     examine: str | None
     evidence: list[Evidence]
+    vendor: Literal["NVIDIA", "AMD", "Intel", "unknown"] = "unknown"
 
 
 class Diagnosis(msgspec.Struct, frozen=True):

@@ -48,8 +48,7 @@ _SHARED: Final = (
 _ENQUEUED: Final = (
     "; most of it although work is enqueued, so that neither the host nor the process's own work "
     "delays it: another process or context on the GPU, a power state, launches that Windows holds "
-    "back, or something not recorded; look with nvidia-smi pmon and nvidia-smi -q -d "
-    f"CLOCK,POWER; next capture: {captures.PLAIN}"
+    "back, or something not recorded; look with nvidia-smi pmon and nvidia-smi -q -d CLOCK,POWER"
 )
 
 _MESSAGE: Final = (
@@ -112,11 +111,22 @@ def _template(case: Case) -> str:
     ]
     anywhere = not _before(case, segments["op"][rows], end - start)
     if anywhere and _equally_long(_pauses(segments["op"][rows], end - start)):
-        return f"{_MESSAGE}; {_SHARED}"
+        return f"{_MESSAGE}; {_on_device(_SHARED, case)}"
     if anywhere and enqueued_ns(case) > _MOST_OF_IT * float((end - start).sum()):
-        return _MESSAGE + _ENQUEUED
+        capture = _by_program(captures.PLAIN, case)
+        return f"{_MESSAGE}{_on_device(_ENQUEUED, case)}; next capture: {capture}"
     lies = f"; most of it lies {', '.join(known)}" if known else "; nothing says where"
     return f"{_MESSAGE}{lies}; next capture: {_capture(case, rows)}"
+
+
+def _on_device(text: str, case: Case) -> str:
+    (found,) = vendors.advice([text], case)
+    return found
+
+
+def _by_program(command: str, case: Case) -> str:
+    """A capture of the program, by a tool that knows the device."""
+    return vendors.next_capture(frameworks.for_program(command, case), case) or command
 
 
 def enqueued_ns(case: Case) -> float:
@@ -202,8 +212,7 @@ def _during(case: Case, start: IntArray, end: IntArray) -> str:
 def _capture(case: Case, rows: IntArray) -> str:
     """The capture that would tell most, of the program and by a tool that knows the device."""
     command, why = _command(case, rows)
-    fitting = vendors.next_capture(frameworks.for_program(command, case), case)
-    return (fitting or command) + why
+    return _by_program(command, case) + why
 
 
 def _command(case: Case, rows: IntArray) -> tuple[str, str]:

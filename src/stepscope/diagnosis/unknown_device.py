@@ -7,10 +7,10 @@ from typing import Final
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS, STEP_SQL
 from stepscope.diagnosis.frameworks import is_torch
-from stepscope.diagnosis.vendors import Vendor, vendor_of
 from stepscope.diagnosis.warned import Warned
 from stepscope.kernels.convolutions import SHARE, is_convolution
 from stepscope.kernels.kernels import MATH_NAMES
+from stepscope.kernels.vendors import measures_ceilings
 
 _LEAST: Final = 0.05 / (1 - SHARE["tf32"]["high"])
 """Share of the step from which on such products would be a finding on a device with tensor cores:
@@ -23,7 +23,7 @@ _WITH_TENSOR_CORES: Final = 7
 def single_precision_warning(case: Case) -> Warned | None:
     """What these products take, and what would tell more; None where they take too little."""
     kernels = case.explanation.kernels
-    if kernels.peaks is not None or vendor_of(case) in (Vendor.AMD, Vendor.INTEL):
+    if kernels.peaks is not None or not measures_ceilings(kernels.vendor):
         return None
     table = case.device.read("device", "device", "compute_major")
     major = table["compute_major"][table["device"] == case.explanation.gpu.device]

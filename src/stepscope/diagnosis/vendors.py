@@ -1,4 +1,4 @@
-"""Whose device a capture is of, and commands that work there.
+"""Commands that work on the device that a capture is of.
 
 Causes name the capture that would tell more as it is made on NVIDIA devices. On others, Nsight and
 what Stepscope's own collector records do not exist; torch.profiler does.
@@ -8,51 +8,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from enum import Enum
 from typing import Final
 
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.frameworks import is_jax, is_own_program
-
-
-class Vendor(Enum):
-    """Who made a device."""
-
-    NVIDIA = "NVIDIA"
-    AMD = "AMD"
-    INTEL = "Intel"
-    UNKNOWN = "unknown"
-
-
-_DEVICE: Final = (
-    (re.compile(r"\bAMD\b|Instinct|Radeon|\bgfx[0-9a-f]{3,4}\b|\bMI\d{2,3}", re.I), Vendor.AMD),
-    (re.compile(r"\bIntel\b|Data Center GPU Max|\bArc\b|\bXe\b", re.I), Vendor.INTEL),
-    (re.compile(r"NVIDIA|Tesla|GeForce|Quadro|\b[ABHLV]\d{2,3}\b", re.I), Vendor.NVIDIA),
-)
-_CALL: Final = (
-    (re.compile(r"^(?:hip[A-Z]|hsa_)"), Vendor.AMD),
-    (re.compile(r"^(?:ur[A-Z]|ze[A-Z]|pi[A-Z]|zeCommand)"), Vendor.INTEL),
-    (re.compile(r"^cu(?:da)?[A-Z]"), Vendor.NVIDIA),
-)
-_AMD_KERNEL: Final = re.compile(
-    r"^Cijk_|__amd_rocclr|\bgfx9[0-9a-f]{1,2}\b|^_?ZN2ck|\bck::|ck_tile"
-)
-
-
-def vendor_of(case: Case) -> Vendor:
-    """Who made the device of a case: by its name, else by calls of its host, else by kernels."""
-    gpu = case.explanation.gpu
-    for pattern, vendor in _DEVICE:
-        if pattern.search(case.explanation.kernels.device[0] or ""):
-            return vendor
-    called = gpu.host.api.texts.get("name", [])
-    for pattern, vendor in _CALL:
-        if any(pattern.search(name) for name in called):
-            return vendor
-    if any(_AMD_KERNEL.search(name) for name in gpu.ops.texts["name"]):
-        return Vendor.AMD
-    return Vendor.UNKNOWN
-
+from stepscope.kernels.vendors import Vendor
 
 TORCH: Final = "stepscope run --backend torch --steps 5 -- python train.py"
 """torch.profiler, which records every device that PyTorch knows."""
@@ -87,7 +47,7 @@ def next_capture(command: str | None, case: Case) -> str | None:
 def _for_device(command: str | None, case: Case) -> str | None:
     if command is None or not _COMMAND.match(command) or _ANY_DEVICE.search(command):
         return command
-    vendor = vendor_of(case)
+    vendor = case.explanation.kernels.vendor
     if vendor in (Vendor.NVIDIA, Vendor.UNKNOWN):
         return command
     if _INSIDE_KERNELS.search(command):
@@ -107,12 +67,20 @@ def _inside_kernels(command: str, vendor: Vendor) -> str:
     return f"rocprof-compute profile -n kernels {chosen}-- python train.py"
 
 
-_ADVICE: Final = (
-    (
-        re.compile(r"capture with stepscope run, or with nsys profile -t cuda,nvtx"),
-        "capture with stepscope run --backend torch and without --stacks",
-    ),
+_CAPTURE: Final = (
+    re.compile(r"capture with stepscope run, or with nsys profile -t cuda,nvtx"),
+    "capture with stepscope run --backend torch and without --stacks",
 )
+_STATE: Final = re.compile(r"\bnvidia-smi -q -d [A-Z]+(?:,[A-Z]+)*")
+_PROCESSES: Final = re.compile(r"\bnvidia-smi pmon\b")
+_ADVICE: Final = {
+    Vendor.AMD: (
+        _CAPTURE,
+        (_STATE, "rocm-smi --showclocks --showpower --showtemp"),
+        (_PROCESSES, "rocm-smi --showpids"),
+    ),
+    Vendor.INTEL: (_CAPTURE, (_STATE, "xpu-smi stats -d 0"), (_PROCESSES, "xpu-smi ps")),
+}
 _CALL_OF_CUDA: Final = re.compile(
     r"\bcuda(?=(Device|Event|Stream|Host|Memcpy|Graph|Malloc|Free)\w*)"
 )
@@ -121,12 +89,12 @@ _CALL_OF_CUDA: Final = re.compile(
 
 def advice(texts: list[str], case: Case) -> list[str]:
     """What a cause advises, without tools that do not know the device."""
-    vendor = vendor_of(case)
-    if vendor in (Vendor.NVIDIA, Vendor.UNKNOWN):
+    vendor = case.explanation.kernels.vendor
+    if vendor not in _ADVICE:
         return texts
     amd, found = vendor is Vendor.AMD, []
     for text in texts:
-        for pattern, instead in _ADVICE:
+        for pattern, instead in _ADVICE[vendor]:
             text = pattern.sub(instead, text)  # noqa: PLW2901
         found.append(_CALL_OF_CUDA.sub("hip", text) if amd else text)
     return found

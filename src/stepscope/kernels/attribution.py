@@ -19,8 +19,8 @@ from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.activity.locations import SampledLines, Where, function_at, is_framework_function
 from stepscope.activity.names import marking_steps
 from stepscope.intervals import nest
-from stepscope.intervals.distinct import distinct_values
-from stepscope.trace.frame import Frame, IntArray
+from stepscope.intervals.distinct import among, distinct_values, with_inverse
+from stepscope.trace.frame import BoolArray, FloatArray, Frame, IntArray
 from stepscope.trace.text import LONGEST_JUDGED
 
 OPERATOR_COLUMNS = (
@@ -181,11 +181,79 @@ class Attribution:
         texts = [plain_range_name(text) for text in self.ranges.texts.get("name", [])]
         return name_codes(self.ranges, self.range), texts
 
+    def of_ranges(self, weight: IntArray) -> tuple[FloatArray, list[str]]:
+        """What each range launched, itself or in ranges nested in it, and the ranges' names.
+
+        A range on a launching thread that is in none there is in that of the main thread, which
+        waits meanwhile. Of ranges of one name in each other the outermost counts.
+
+        Args:
+            weight: what is added up, one value an operation.
+        """
+        table, (_, texts) = self.ranges, self.range_names
+        held = np.zeros(len(texts))
+        if not len(table):
+            return held, texts
+        above = self._range_parents
+        plain = {text: code for code, text in reversed(list(enumerate(texts)))}
+        name = np.array([plain[text] for text in texts], np.int64)[table["name"]]
+        counts = _outermost_of_name(name, above)
+        at, rows = self.range, np.arange(len(weight))
+        while len(rows := rows[at >= 0]):
+            at = at[at >= 0]
+            counted = counts[at]
+            np.add.at(held, name[at[counted]], weight[rows[counted]])
+            at = above[at]
+        return held, texts
+
+    def ranges_around(self, operations: IntArray) -> tuple[IntArray, list[list[str]]]:
+        """The set of ranges that each of some operations is launched in, and the names of each set.
+
+        Args:
+            operations: rows of ``GPU.ops``.
+        """
+        rows, which = with_inverse(self.range[operations])
+        table, sets = self.ranges, []
+        for row in rows.tolist():
+            names: dict[str, None] = {}
+            while row >= 0:
+                names[plain_range_name(table.text("name", row))] = None
+                row = int(self._range_parents[row])  # noqa: PLW2901
+            sets.append(list(names))
+        return which, sets
+
+    @cached_property
+    def _range_parents(self) -> IntArray:
+        """Row of the range around each of ``ranges``, at its begin; -1 at the top."""
+        table = self.ranges
+        parents = nest(table["start_ns"], table["end_ns"], table["thread_id"])[0]
+        main = np.flatnonzero(table["thread_id"] == self._gpu.host.main_thread)
+        others = (parents < 0) & (table["thread_id"] != self._gpu.host.main_thread)
+        others &= among(table["thread_id"], self._gpu.host.launch_threads)
+        if not len(main) or not others.any():
+            return parents
+        stack = stack_of(table, main)
+        inner = stack.innermost(table["start_ns"][others])
+        parents = parents.copy()
+        parents[others] = np.where(inner >= 0, stack.rows[np.maximum(inner, 0)], -1)
+        return parents
+
     @property
     def operator_names(self) -> tuple[IntArray, list[str]]:
         """The same of the outermost operator."""
         texts = [plain_operator_name(text) for text in self.operators.texts.get("name", [])]
         return name_codes(self.operators, self.outermost), texts
+
+    def of_operators(self, weight: IntArray) -> tuple[FloatArray, list[str]]:
+        """What each outermost operator launched, itself or in those that it calls, and their names.
+
+        Args:
+            weight: what is added up, one value an operation.
+        """
+        codes, texts = self.operator_names
+        rows = codes >= 0
+        held = np.bincount(codes[rows], weights=weight[rows], minlength=len(texts))
+        return held.astype(np.float64), texts
 
     @cached_property
     def python(self) -> Frame:
@@ -277,17 +345,19 @@ class Attribution:
         """What a code of ``source`` stands for, see :attr:`sources`."""
         return self.sources[code] if code >= 0 else None
 
-    def heaviest(self, rows: IntArray) -> Where:
+    def heaviest(self, rows: IntArray, weight: IntArray | None = None) -> Where:
         """Range, operator and Python function or line that hold most of some operations' time.
 
         Args:
             rows: rows of ``GPU.ops``.
+            weight: what of each counts, ns; by default its length.
 
         Returns:
             Each None where no value holds a third of the time.
         """
         ops = self._gpu.ops
-        weight = (ops["end_ns"] - ops["start_ns"])[rows]
+        if weight is None:
+            weight = (ops["end_ns"] - ops["start_ns"])[rows]
         ranges = name_codes(self.ranges, self.range[rows])
         operators = name_codes(self.operators, self.outermost[rows])
         source = _top(self.source[rows], weight)
@@ -414,6 +484,16 @@ def name_codes(frame: Frame, rows: IntArray) -> IntArray:
     if not len(frame):
         return np.full(len(rows), -1, np.int64)
     return np.where(rows >= 0, frame["name"][np.maximum(rows, 0)], -1).astype(np.int64)
+
+
+def _outermost_of_name(name: IntArray, parents: IntArray) -> BoolArray:
+    """Rows around which no row has the same name."""
+    found = np.ones(len(name), bool)
+    at = parents.copy()
+    while (at >= 0).any():
+        found &= (at < 0) | (name[np.maximum(at, 0)] != name)
+        at = np.where(at >= 0, parents[np.maximum(at, 0)], -1)
+    return found
 
 
 def _top(codes: IntArray, weight: IntArray) -> int | None:

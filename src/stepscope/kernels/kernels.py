@@ -18,6 +18,7 @@ from stepscope.kernels.categories import CATEGORIES, MATHS, KernelClass, classif
 from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
 from stepscope.kernels.derived_peaks import derived_peaks
 from stepscope.kernels.sharing import own_time_ns
+from stepscope.kernels.vendors import Vendor, vendor_of
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 
 
@@ -299,6 +300,11 @@ class Kernels:
             return "", 0, 0
         sms, bandwidth = (max(int(table[c][row]), 0) for c in ("sm_count", "memory_bandwidth"))
         return table.text("name", row), sms, bandwidth
+
+    @cached_property
+    def vendor(self) -> Vendor:
+        """Who made the device."""
+        return vendor_of(self.gpu, self.device[0])
 
     @cached_property
     def _device_row(self) -> tuple[Frame, int]:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.activity.device import Reader
+from stepscope.kernels.fusion import WAITING
 from stepscope.kernels.kernels import Kernels
-from stepscope.operators.roofline import operator_groups
+from stepscope.operators.roofline import PRODUCTS, operator_groups
 from stepscope.trace.frame import BoolArray, IntArray
 
 Floats = npt.NDArray[Any]
@@ -58,18 +59,19 @@ def kernel_bounds(kernels: Kernels, read: Reader) -> KernelBounds:
     arithmetic_ns = np.zeros(n)
     known = (moved > 0) & (kernels.bandwidth > 0)
     groups, _ = operator_groups(kernels, read)
+    product, waiting = kernels.in_category(*PRODUCTS), kernels.in_category(*WAITING)
     for group in groups.values():
         peak = kernels.peaks.of(group.math) if kernels.peaks else 0.0
-        total = max(group.time_ns, 1)
-        # kernels of one call share its work by their time
-        share = duration[group.rows] / total * group.calls
-        flop[group.rows] = group.work.flop * share
-        moved[group.rows] = group.work.moved_bytes * share
+        rows = _working(group.rows, product, ~waiting)
+        # several kernels of one call share its work by their time
+        share = duration[rows] / max(int(duration[rows].sum()), 1) * group.calls
+        flop[rows] = group.work.flop * share
+        moved[rows] = group.work.moved_bytes * share
         if peak and kernels.bandwidth:
-            arithmetic_ns[group.rows] = group.work.flop * share / peak * 1e9
-            known[group.rows] = True
+            arithmetic_ns[rows] = group.work.flop * share / peak * 1e9
+            known[rows] = True
         else:
-            known[group.rows] = False
+            known[rows] = False
     memory_ns = moved / kernels.bandwidth * 1e9 if kernels.bandwidth else np.zeros(n)
     least = np.minimum(np.maximum(arithmetic_ns, memory_ns), duration)
     return KernelBounds(
@@ -80,3 +82,12 @@ def kernel_bounds(kernels: Kernels, read: Reader) -> KernelBounds:
         flop=flop,
         moved_bytes=moved,
     )
+
+
+def _working(rows: IntArray, *likely: BoolArray) -> IntArray:
+    """The kernels of an operator that do its arithmetic: the likeliest that are among them.
+
+    A convolution also launches transposes, and a GEMM a sum of its parts or a copy of its bias.
+    """
+    chosen = (rows[mask[rows]] for mask in likely)
+    return next((mine for mine in chosen if len(mine)), rows)

@@ -21,6 +21,7 @@ from stepscope.jobs.view import JobView
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.kernels.kernels import MATH_NAMES, Kernels
+from stepscope.kernels.vendors import no_ceilings
 from stepscope.operators.flops import MATH_OF_ITEM, Work, work_of_call, works_of
 from stepscope.trace.frame import AnyArray, BoolArray, Frame, IntArray
 
@@ -35,7 +36,8 @@ LAUNCHES = 3
 _TYPES: Final = {"fp64": "double", "fp32": "float", "tf32": "float", "16bit": "c10::BFloat16",
                  "8bit": "c10::Float8_e4m3fn"}  # fmt: skip
 """Type of the operands that an arithmetic has, where the types are not recorded."""
-_GEMMS: Final = ("matmul", "convolution", "attention")
+PRODUCTS: Final = ("matmul", "convolution", "attention")
+"""Categories of the kernels that do the arithmetic of the operators whose work is known."""
 
 
 class OperatorRoofline(msgspec.Struct, frozen=True):
@@ -170,7 +172,7 @@ def _entries(view: JobView) -> tuple[list[tuple[OperatorRoofline, str]], float]:
     gemm_ns = known_ns = 0
     for device in view.devices:
         kernels = device.explanation.kernels
-        gemms = kernels.in_category(*_GEMMS) & kernels.steady
+        gemms = kernels.in_category(*PRODUCTS) & kernels.steady
         gemm_ns += int(kernels.duration_ns[gemms].sum())
         groups, covered = operator_groups(kernels, device.read)
         known_ns += int(kernels.duration_ns[gemms & covered].sum())
@@ -218,7 +220,7 @@ def operator_groups(
     order = np.argsort(kinds, kind="stable")
     rows, kinds = rows[order], kinds[order]
     duration, name = kernels.duration_ns, ops["name"]
-    gemm = kernels.in_category(*_GEMMS)
+    gemm = kernels.in_category(*PRODUCTS)
     for part in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(kinds)) + 1):
         mine = rows[part]
         call = int(at[mine[0]])
@@ -373,11 +375,7 @@ def _warnings(first: Explanation, known: bool, examined: bool) -> list[str]:
             "record_shapes=True)"
         )
     if first.kernels.peaks is None:
-        name = first.kernels.device[0] or "this device"
-        stated.append(
-            f"no datasheet of {name!r} is known, so there are no ceilings; stepscope ceilings -o "
-            "FILE measures them on the GPU, and --ceilings FILE takes them"
-        )
+        stated.append(no_ceilings(first.kernels.device[0], first.kernels.vendor))
     if examined:
         stated.append(
             "--launch-skip counts from the first launch of the capture: add the launches before "

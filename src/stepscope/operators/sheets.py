@@ -20,6 +20,7 @@ from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.jobs.view import JobView
 from stepscope.kernels.categories import classify
 from stepscope.kernels.kernels import Kernels
+from stepscope.kernels.vendors import no_ceilings
 from stepscope.operators.calltree import CATEGORIES, OPERATOR, CallTree, call_tree
 from stepscope.operators.flops import MATH_OF_ITEM, OPERATORS, Work, streamed, works_of
 from stepscope.operators.scope import in_scope, steady_sources
@@ -187,10 +188,7 @@ def operator_sheet(job: JobView, paths: list[str], sheet: str) -> Sheet:
             "with shapes launched have none)"
         )
     if first.peaks is None:
-        warnings.append(
-            f"no datasheet of {first.device[0] or 'this device'!r} is known, so there are no "
-            "ceilings; stepscope ceilings -o FILE measures them on the GPU"
-        )
+        warnings.append(no_ceilings(first.device[0], first.vendor))
     return Sheet(
         schema=SCHEMA,
         paths=paths,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.result import Combined, Diagnosis, Finding
 from stepscope.render import budget
-from stepscope.render.text import clean, figure, milliseconds, percent, plural
+from stepscope.render.text import clean, figure, figure_title, milliseconds, percent, plural
 
 _RANK_TIMES = ("compute", "waiting", "transfer", "copy", "idle")
 _HEADINGS = {"waiting": "wait"}
@@ -115,7 +115,7 @@ def ending_text(finding: Finding) -> str:
 def evidence_text(finding: Finding) -> str:
     """The figures behind a finding that no other line says, with the rows of those of several."""
     figures = [
-        f"{e.figure} {figure(e.value, e.unit)}"
+        f"{figure_title(e.figure)} {figure(e.value, e.unit)}"
         + (f" ({plural(e.rows, 'row')})" if e.rows != 1 else "")
         for e in finding.evidence
         if e.figure not in _TOLD

@@ -62,11 +62,11 @@ def headline(diagnosis: Diagnosis) -> str:
 
 
 def utilisation(diagnosis: Diagnosis) -> str:
-    """What nvidia-smi would have shown for a single GPU; empty where that is not known."""
+    """What nvidia-smi would have shown for a single NVIDIA GPU; empty where that is not known."""
     from stepscope.render.text import percent
 
-    share = diagnosis.gpu_utilization
-    if share is None:
+    share, split = diagnosis.gpu_utilization, diagnosis.kernels
+    if share is None or split is None or split.vendor != "NVIDIA":
         return ""
     return (
         f"nvidia-smi would call this {percent(share)} utilisation: the share of time in which a "

@@ -14,7 +14,7 @@ from stepscope.render.text import clean, milliseconds, plural
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from stepscope.collectives.summary import Communication
+    from stepscope.collectives.summary import Communication, RankArrival
 
 _LONGEST_LINE = 400
 
@@ -176,6 +176,7 @@ def _ranks(found: Communication) -> pa.Table:
             "joined last": [row.last for row in rows],
             "typically late": _ms([row.lateness_ns for row in rows], 1),
             **_parts(found, rows),
+            "exposed in all": _ms([_exposed_ns(row) for row in rows], found.steps),
             "unmatched": [row.unmatched for row in rows],
         }
     )
@@ -193,7 +194,18 @@ def _parts(found: Communication, rows: Sequence[Any]) -> dict[str, list[str]]:
     }
     if any(row.missing_ns for row in found.arrivals):
         parts["waiting for absent ranks"] = [row.missing_ns for row in rows]
+        parts["of it exposed"] = [row.exposed_missing_ns for row in rows]
     return {title: _ms(values, found.steps) for title, values in parts.items()}
+
+
+def _exposed_ns(row: RankArrival) -> int:
+    """All exposed communication of a rank, as in the accounting."""
+    return (
+        row.exposed_waiting_ns
+        + row.exposed_transfer_ns
+        + row.exposed_missing_ns
+        + row.exposed_unmatched_ns
+    )
 
 
 def _ms(values: Sequence[int], steps: int) -> list[str]:

@@ -14,7 +14,7 @@ from stepscope.trace.units import signed_milliseconds as change
 from stepscope.trace.units import signed_percent
 
 if TYPE_CHECKING:
-    from stepscope.compare.result import Comparison, FindingDifference
+    from stepscope.compare.result import Comparison, FindingDifference, PlaceDifference
     from stepscope.compare.trend import Trend
 
 Rows = list[tuple[str, ...]]
@@ -38,8 +38,14 @@ def compare_text(c: Comparison, width: int | None = None) -> str:
         lines += wrapped(clean(line, 300), width)
     for title, head, rows in sections(c):
         lines += ["", *wrapped(title, width), *columns(head, rows, width)]
-    notes = [*(p.message for p in c.predictions), *setup_lines(c), *c.warnings]
-    return "\n".join([*lines, *_notes(notes, width)]) + "\n"
+    return "\n".join([*lines, *_notes(_remarks(c), width)]) + "\n"
+
+
+def _remarks(c: Comparison) -> list[str]:
+    """What stands below the tables."""
+    predicted = [p.message for p in c.predictions]
+    not_recorded = [one.message for one in c.not_recorded]
+    return [*predicted, *not_recorded, *setup_lines(c), *c.warnings]
 
 
 def _notes(notes: Sequence[str], width: int | None) -> list[str]:
@@ -63,8 +69,7 @@ def compare_markdown(c: Comparison) -> str:
             lines += ["", f"<details><summary>{title}</summary>", "", *table, "", "</details>"]
         else:
             lines += ["", *table]
-    notes = [*(p.message for p in c.predictions), *setup_lines(c), *c.warnings]
-    if notes:
+    if notes := _remarks(c):
         lines += ["", *(f"- {escape(note)}" for note in notes)]
     return "\n".join(lines) + "\n"
 
@@ -112,7 +117,7 @@ def facts(c: Comparison) -> list[str]:
         f"{change(s.high_ns)}); ratio {s.ratio:.3f} (95 % with noise between runs and set-up: "
         f"{s.ratio_low:.3f} to {s.ratio_high:.3f}); steps "
         f"{'+'.join(map(str, s.before_steps))} and {'+'.join(map(str, s.after_steps))}; "
-        f"noise of a run {100 * s.run_noise:.1f} % ({spread})",
+        f"standard deviation of runs of the same code {100 * s.run_noise:.1f} % ({spread})",
     ]
 
 
@@ -168,16 +173,12 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
             ],
         )
     )  # fmt: skip
-    for title, places in (("Ranges", c.ranges), ("Operators", c.operators)):
-        rows: Rows = [
-            (p.name, change(p.host_after_ns - p.host_before_ns), milliseconds(p.device_before_ns),
-             milliseconds(p.device_after_ns), change(p.device_after_ns - p.device_before_ns))
-            for p in places
-            if max(abs(p.host_after_ns - p.host_before_ns),
-                   abs(p.device_after_ns - p.device_before_ns)) >= _LEAST_NS
-        ]  # fmt: skip
-        about = f"{title} (time per step: on the host, and of the device work they launch)"
-        found.append((about, ("name", "host", *time), rows[:_ROWS]))
+    for title, places, inner in (
+        ("Ranges", c.ranges, ", nested ranges included"),
+        ("Operators", c.operators, ""),
+    ):
+        about = f"{title} (time per step: on the host, and of the device work they launch{inner})"
+        found.append((about, ("name", "host", *time), _places(places)[:_ROWS]))
     found.append(
         (
             "Communication (time per step and rank)",
@@ -192,6 +193,27 @@ def sections(c: Comparison) -> list[tuple[str, tuple[str, ...], Rows]]:
         )
     )  # fmt: skip
     return [section for section in found if section[2]]
+
+
+def _places(places: Sequence[PlaceDifference]) -> Rows:
+    """Ranges or operators that both runs recorded and that differ."""
+    rows: Rows = []
+    for p in places:
+        host = _less(p.host_before_ns, p.host_after_ns)
+        device = _less(p.device_before_ns, p.device_after_ns)
+        if max(abs(host or 0), abs(device or 0)) >= _LEAST_NS:
+            cells = [_shown(p.device_before_ns), _shown(p.device_after_ns)]
+            signed = ["" if ns is None else change(ns) for ns in (host, device)]
+            rows.append((p.name, signed[0], *cells, signed[1]))
+    return rows
+
+
+def _less(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
+
+
+def _shown(ns: int | None) -> str:
+    return "" if ns is None else milliseconds(ns)
 
 
 def kernel_name(before: Sequence[str], after: Sequence[str]) -> str:

@@ -24,6 +24,8 @@ _CATEGORIES = 8
 _SMALL = 0.01
 _MOSTLY = 0.5
 """Share of the kernel time whose work must be known for a bound of the whole step."""
+_NOT_MEASURED = ("AMD", "Intel")
+"""Vendors on whose devices ``stepscope ceilings`` measures nothing."""
 _TITLE = "What is left in the kernels"
 
 
@@ -158,9 +160,12 @@ def bound_lines(split: KernelSplit) -> list[str]:
             return [
                 f"no roofline bound: the memory bandwidth is not known; rates are {split.ceilings}"
             ]
+        unknown = f"the ceilings of {clean(split.device) or 'this device'} are not known"
+        if split.vendor in _NOT_MEASURED:
+            return [f"no roofline bound: {unknown}"]
         return [
-            f"the ceilings of {clean(split.device) or 'this device'} are not known: stepscope "
-            "ceilings -o FILE measures them there, and --ceilings FILE takes them"
+            f"{unknown}: stepscope ceilings -o FILE measures them there, and --ceilings FILE "
+            "takes them"
         ]
     source = _source(split)
     if not bound.known_share:

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from stepscope.render import beside, budget
 from stepscope.render.levers import category_text, lever_lines
 from stepscope.render.problems import problem_notes
-from stepscope.render.text import MAX_SENTENCE, clean, figure, milliseconds, percent, plural
+from stepscope.render.text import (
+    MAX_SENTENCE,
+    clean,
+    figure,
+    figure_title,
+    milliseconds,
+    percent,
+    plural,
+)
 
 if TYPE_CHECKING:
     from stepscope.diagnosis.result import Diagnosis, Finding
@@ -135,5 +143,7 @@ def _evidence(finding: Finding, title: str) -> list[str]:
     ]
     for item in finding.evidence:
         sql = clean(item.sql, 2000).replace("|", "\\|").replace("`", "'")
-        lines.append(f"| {escape(item.figure)} | {figure(item.value, item.unit)} | `{sql}` |")
+        lines.append(
+            f"| {escape(figure_title(item.figure))} | {figure(item.value, item.unit)} | `{sql}` |"
+        )
     return [*lines, "", "</details>"]

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
-from stepscope.trace.units import milliseconds, percent
+from stepscope.trace.units import figure_title, milliseconds, percent
 from stepscope.trace.units import shown as figure
 
-__all__ = ["clean", "figure", "milliseconds", "no_formula", "percent", "plural"]
+__all__ = ["clean", "figure", "figure_title", "milliseconds", "no_formula", "percent", "plural"]
 
 MAX_NAME = 120
 MAX_SENTENCE = 900

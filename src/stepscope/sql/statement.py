@@ -54,6 +54,8 @@ _SPECIAL: Final = frozenset({"tables", "databases", "__show_tables_expanded", "s
 """What SHOW knows beside tables."""
 _FILE_LIKE: Final = re.compile(r"[./\\:*?\[]")
 """A name with one of these may be a file to DuckDB where the WITH of that name does not reach."""
+_NEAR: Final = 0.75
+"""Similarity (``difflib``) from which on a table may be what was meant: a letter or two apart."""
 _MOST_KEPT: Final = 1024
 _LONGEST_KEPT: Final = 4096
 _passed: Final[dict[tuple[str, tuple[str, ...]], Statement]] = {}
@@ -201,7 +203,7 @@ class _Check:
             self._unknown(name)
 
     def _unknown(self, name: str) -> None:
-        near = difflib.get_close_matches(name.lower(), sorted(self._known), n=1, cutoff=0.5)
+        near = difflib.get_close_matches(name.lower(), sorted(self._known), n=1, cutoff=_NEAR)
         hint = f"did you mean {near[0]!r}?" if near else f"tables are {', '.join(self._known)}"
         raise UsageError(f"SQL: there is no table {name[:80]!r}; {hint}")
 

@@ -17,6 +17,7 @@ from stepscope.steps.model import (
     AUTOMATIC,
     INNER_PLURAL,
     MIN_STEPS,
+    Inner,
     Source,
     StepChoice,
     Steps,
@@ -381,14 +382,19 @@ def find_steps(
         steps = replace(steps, end_ns=int(bounds[-1]), message=message)
     inner = inner_of(steps, enqueued, bounds, does)
     if inner:
-        holds = "the only one holds" if len(steps) == 1 else "each holds"
-        parts = ", ".join(
-            f"{part.count} {INNER_PLURAL[part.kind]} of {milliseconds(part.median_ns)}"
-            for part in inner
-        )
         kind = with_several(steps.kind, inner)
-        steps = replace(steps, kind=kind, inner=inner, message=f"{steps.message}; {holds} {parts}")
+        message = "; ".join([steps.message, *(_inner_message(steps, part) for part in inner)])
+        steps = replace(steps, kind=kind, inner=inner, message=message)
     return steps, bounds
+
+
+def _inner_message(steps: Steps, part: Inner) -> str:
+    """What repeats inside a step; not that it holds what the device runs behind its end."""
+    each = "the only one" if len(steps) == 1 else "each"
+    what = f"{part.count} {INNER_PLURAL[part.kind]} of {milliseconds(part.median_ns)}"
+    if part.within == part.count:
+        return f"{each} holds {what}"
+    return f"{each} launches {what}, of which the GPU runs {part.within} before the step ends"
 
 
 def _found(

@@ -233,9 +233,10 @@ def inner_of(
     """
     length = np.diff(bounds_ns)
     usual = int(np.argsort(length, kind="stable")[len(length) // 2])
-    ends = np.append(steps.begin_ns[1:], max(steps.end_ns, int(steps.begin_ns[-1])))
+    # the first launch of the next step is not this one's
+    until = np.append(steps.begin_ns[1:], max(steps.end_ns, int(steps.begin_ns[-1])) + 1)
     enqueued = found.gpu.enqueue_begin_ns[found.op]
-    rows = np.flatnonzero((enqueued >= steps.begin_ns[usual]) & (enqueued <= ends[usual]))
+    rows = np.flatnonzero((enqueued >= steps.begin_ns[usual]) & (enqueued < until[usual]))
     inside = found.take(rows)
     repeated = find_repetition(inside)
     start_ns = found.gpu.ops["start_ns"][inside.op]
@@ -243,7 +244,11 @@ def inner_of(
     for at in anchors:
         every = int(np.median(np.diff(np.sort(start_ns[at])))) if len(at) >= MIN_STEPS else 0
         if every and every * len(at) >= _LEAST * int(np.ptp(start_ns)):
-            return (Inner(_inner_kind(inside, at, does), len(at), every),)
+            # a mark may end while the device still runs what was launched under it
+            within = int((start_ns[at] + every // 2 <= bounds_ns[usual + 1]).sum())
+            if within == len(at):
+                every = min(every, int(length[usual]) // within)
+            return (Inner(_inner_kind(inside, at, does), len(at), every, within),)
     return ()
 
 

@@ -68,13 +68,16 @@ class Inner:
 
     Attributes:
         kind: what it is.
-        count: how many of them a step holds.
+        count: how many of them a step launches.
         median_ns: from one to the next on the device, ns.
+        within: how many of them run, at least by half, before the step ends: a mark may end while
+            the device still runs what was launched under it.
     """
 
     kind: InnerKind
     count: int
     median_ns: int
+    within: int
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ What rounds to zero is shown without a sign: ``z`` in a format drops that of a n
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal, get_args
 
 Unit = Literal[
@@ -56,6 +57,19 @@ def signed_percent(share: float) -> str:
 def _is_zero(text: str) -> bool:
     """Whether a figure with its unit shows no other digit than 0."""
     return not any(digit in text for digit in "123456789")
+
+
+_RATE: Final = re.compile("_bytes_per_s$")
+_TIME: Final = re.compile("(?:_time)?_ns(?=_|$)")
+
+
+def figure_title(name: str) -> str:
+    """A figure's name in words, without the unit that it is stored in: it is shown in another.
+
+    Args:
+        name: as evidence has it: ``work_ns_per_step``.
+    """
+    return _TIME.sub("_time", _RATE.sub("_bandwidth", name)).replace("_", " ")
 
 
 def shown(value: float, unit: str) -> str:

@@ -43,7 +43,7 @@ def detect(case: Case) -> Detection | None:
         texts={"kernel": plain},
         recommendations=[
             sizes,
-            "examine it with the command under next_capture: the limiter is in its first section",
+            "examine it with the command of the next capture: the limiter is in its first section",
             "try another implementation: torch.compile(mode='max-autotune'), "
             "torch.backends.cudnn.benchmark = True, or a newer library",
         ],

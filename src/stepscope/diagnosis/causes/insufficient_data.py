@@ -102,7 +102,7 @@ def detect(case: Case) -> Detection | None:
         time_ns=max(idle, 1.0),
         direct_ns=0.0,
         message=reason,
-        recommendations=["make the capture named under next_capture, then diagnose again"],
+        recommendations=["make the next capture that is named here, then diagnose again"],
         figures=figures,
         next_capture=capture,
     )
@@ -175,6 +175,6 @@ CAUSE = Cause(
     reference="docs/how-it-works.md",
     min_share=0.0,
     takes_time=False,
-    remedies=("make the capture that the finding names under next_capture, then diagnose again",),
+    remedies=("make the next capture that the finding names, then diagnose again",),
     detect=detect,
 )

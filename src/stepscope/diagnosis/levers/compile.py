@@ -12,6 +12,13 @@ from stepscope.kernels.runs import short_runs
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "compile"
+_ACHIEVED: Final = Figure(
+    "achieved_bytes_per_s",
+    "bytes_per_s",
+    "SELECT sum(moved_bytes) * 1e9 / sum(end_ns - start_ns) FROM kernel_category "
+    f"WHERE moved_bytes IS NOT NULL AND {of_lever(_ID)} AND {{gpu}}",
+)
+_UNKNOWN: Final = " (unknown: the capture does not tell what they move)"
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
@@ -22,27 +29,22 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     repair = short_runs(kernels, taken)
     if repair is None:
         return None
+    # the time of a pass is read from the kernels themselves; how many bytes that is may be unknown
+    known = bool((kernels.moved_bytes[repair.rows] > 0).any())
     return Found(
         repair=repair,
         message=(
             "{kernels_per_step} pointwise kernels, reductions and normalisations per step stand "
             "next to each other and take {kernels_ns_per_step}; merged, what one hands to the "
             "next need not go through memory, which leaves some {changed_ns_per_step} at the "
-            "bandwidth that they achieve"
+            "bandwidth that they achieve" + ("" if known else _UNKNOWN)
         ),
         recommendations=[
             "torch.compile(model); begin with the part of the model that holds most of them",
             "torch.compile only the function that spells an operation out, where the whole model "
             "does not compile",
         ],
-        figures=[
-            Figure(
-                "achieved_bytes_per_s",
-                "bytes_per_s",
-                "SELECT coalesce(sum(moved_bytes) * 1e9 / sum(end_ns - start_ns), 0) FROM "
-                f"kernel_category WHERE moved_bytes IS NOT NULL AND {of_lever(_ID)} AND {{gpu}}",
-            )
-        ],
+        figures=[_ACHIEVED] if known else [],
         next_capture=None if len(kernels.attribution.operators) else captures.STACKS,
     )
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
+from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_torch
 from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.kernels.kernels import changed, scaled
-from stepscope.simulation.settings.batch import Batch
+from stepscope.simulation.settings.base import Facts
+from stepscope.simulation.settings.batch import Batch, lengths
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "larger_batch"
@@ -38,6 +41,14 @@ _SERVE: Final = (
 )
 
 
+_UNSEEN: Final = "; of the kernels in CUDA graphs nothing is known but the time of the whole graph"
+
+
+def _alike(e: Explanation) -> str:
+    """What costs as much for any batch, beside small kernels."""
+    return " and the optimizer" if e.workload.kind == "training" else ""
+
+
 def find(case: Case, taken: BoolArray) -> Found | None:
     """Kernels with fewer blocks than the device has SMs, and what does not grow with the batch."""
     kernels = case.explanation.kernels
@@ -60,18 +71,15 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     duration, compute = kernels.duration_ns, kernels.gpu.is_compute & kernels.steady
     graphs = duration[compute & kernels.in_category("graph")].sum()
     opaque = bool(graphs >= OPAQUE_SHARE * max(int(duration[compute].sum()), 1))
-    unseen = ("; of the kernels in CUDA graphs nothing is known but the time of the whole graph"
-              if opaque else "")  # fmt: skip
     does = case.explanation.workload.kind
-    alike = " and the optimizer" if does == "training" else ""
     advice = _TRAIN if does == "training" or is_torch(case) else _LAUNCH
     return Found(
         repair=changed(rows, old, np.rint(new), least, (total + least) / 2),
         message=(
-            "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel "
-            f"time){alike} take less than twice as long for twice the batch: for as many samples, "
-            "{kernels_ns_per_step} become some {changed_ns_per_step}, and half as many kernels are "
-            f"launched and begun{unseen}"
+            "kernels that have fewer blocks than the GPU has SMs ({small_share} of the kernel time)"
+            f"{_alike(case.explanation)} take less than twice as long for twice the batch: for as "
+            "many samples, {kernels_ns_per_step} become some {changed_ns_per_step}, and half as "
+            f"many kernels are launched and begun{_UNSEEN if opaque else ''}"
         ),
         recommendations=list(_SERVE if does == "inference" else advice),
         figures=[
@@ -95,13 +103,38 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     )
 
 
+def replayed(found: Found, facts: Facts, taken: BoolArray) -> Found:
+    """The same with all kernels that the setting changes: each starts for twice the samples."""
+    kernels = facts.kernels
+    rows = np.flatnonzero(kernels.gpu.is_compute & kernels.steady & ~taken)
+    old = kernels.duration_ns[rows]
+    low, usual, high = (
+        np.rint(lengths(facts, TIMES, bound)[rows] / TIMES) for bound in ("low", "expected", "high")
+    )
+    less = usual < old
+    return replace(
+        found,
+        repair=changed(
+            rows[less], old[less], usual[less], float(low[less].sum()), float(high[less].sum())
+        ),
+        message=(
+            "with twice the batch, {kernels_per_step} kernels per step that take "
+            "{kernels_ns_per_step} take some {changed_ns_per_step} for as many samples: each "
+            "starts half as often, and those that have fewer blocks than the GPU has SMs "
+            f"({{small_share}} of the kernel time){_alike(facts.explanation)} take less than twice "
+            f"as long; half as many kernels are launched{_UNSEEN if found.at_least else ''}"
+        ),
+    )
+
+
 LEVER = Lever(
     id=_ID,
     title="Twice the batch, for as many samples",
     definition=(
         "A kernel that has fewer blocks than the GPU has SMs leaves the others idle, and takes as "
-        "long for twice the work. The optimizer takes as long for any batch, and the host launches "
-        "as many kernels. All cost less a sample in a larger batch."
+        "long for twice the work. The optimizer takes as long for any batch, every kernel takes "
+        "some time to start and to end, and the host launches as many. All cost less a sample in a "
+        "larger batch."
     ),
     differential=(
         "the prediction is about the time for the same number of samples, not about the step, "
@@ -120,4 +153,5 @@ LEVER = Lever(
     order=8,
     claims=False,
     setting=Batch(TIMES),
+    replayed=replayed,
 )

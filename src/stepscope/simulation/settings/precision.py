@@ -12,6 +12,7 @@ import numpy as np
 from stepscope.kernels.convolutions import on_tensor_cores
 from stepscope.kernels.efficiency import product_elements
 from stepscope.kernels.kernels import MATH_NAMES, Kernels
+from stepscope.kernels.vendors import measures_ceilings
 from stepscope.operators.bounds import kernel_bounds
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import C
@@ -168,9 +169,10 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
     kernels = facts.kernels
     peaks = kernels.peaks
     if peaks is None:
+        measure = "; measure them with 'stepscope ceilings' and pass --ceilings"
         raise UsageError(
-            f"precision={target}: the peaks of {kernels.device[0] or 'this device'} are not known; "
-            "measure them with 'stepscope ceilings' and pass --ceilings"
+            f"precision={target}: the peaks of {kernels.device[0] or 'this device'} are not known"
+            + (measure if measures_ceilings(kernels.vendor) else "")
         )
     mine, now = products(facts, target)
     after = _TARGETS[target]

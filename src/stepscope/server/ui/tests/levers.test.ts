@@ -24,7 +24,7 @@ describe("levers", () => {
   });
 
   test("the bound names where its ceilings are from", () => {
-    const split = { device: "", ceilings: "", measured: true, rank: 0, categories: [], examine: null, evidence: [] };
+    const split = { device: "", ceilings: "", measured: true, rank: 0, categories: [], examine: null, vendor: "NVIDIA" as const, evidence: [] };
     expect(boundText({ ...split, bound: null })).toBe("The ceilings of this device are not known.");
     const bound = {
       bound_ns: 10_000_000,

@@ -125,14 +125,14 @@ export interface DifferenceActions {
 }
 
 export function showDifferences(parent: HTMLElement, c: Comparison, colours: Colours, actions: DifferenceActions): void {
-  const section = (title: string, kind: Kind, rows: [number, string, number, number, string, string?][], note = ""): HTMLElement => {
+  const section = (title: string, kind: Kind, rows: [number, string, number | null, number | null, string, string?][], note = ""): HTMLElement => {
     const made = element("table", { class: "facts differences", "aria-label": title });
     made.append(element("tr", {}, ...["", "before", "after", "difference"].map((h) => element("th", {}, h))));
     for (const [row, message, before, after, hint, tag] of rows) {
       const button = element("button", { class: "link", "data-kind": kind, "data-row": row, title: clean(hint, 300), click: () => actions.choose({ kind, row }) }, clean(message, 90));
       const cell = element("td", {}, ...(kind === "cause" ? [square(c.parts[row].part, colours), " "] : []), button, ...(tag ? [" ", element("span", { class: "severity" }, tag)] : []));
       made.append(
-        element("tr", { "data-kind": kind, "data-row": row }, cell, element("td", { class: "figure" }, time(before)), element("td", { class: "figure" }, time(after)), element("td", { class: "figure" }, signed(after - before))),
+        element("tr", { "data-kind": kind, "data-row": row }, cell, element("td", { class: "figure" }, timeOrUnknown(before)), element("td", { class: "figure" }, timeOrUnknown(after)), element("td", { class: "figure" }, before === null || after === null ? "" : signed(after - before))),
       );
     }
     return element("div", {}, element("h2", {}, title), ...(note ? [element("p", { class: "note" }, note)] : []), made);
@@ -144,10 +144,10 @@ export function showDifferences(parent: HTMLElement, c: Comparison, colours: Col
   const changed = kernels.filter(([k]) => k.changed);
   const shown = (actions.all || !changed.length ? kernels : changed).slice(0, MOST_ROWS);
   const ranges = c.ranges
-    .map((r, i): [number, string, number, number, string] => [i, r.name, r.device_before_ns, r.device_after_ns, `on the host ${time(r.host_before_ns)} before, ${time(r.host_after_ns)} after`])
+    .map((r, i): [number, string, number | null, number | null, string] => [i, r.name, r.device_before_ns, r.device_after_ns, `on the host ${timeOrUnknown(r.host_before_ns)} before, ${timeOrUnknown(r.host_after_ns)} after`])
     .slice(0, MOST_ROWS);
   const operators = c.operators
-    .map((r, i): [number, string, number, number, string] => [i, r.name, r.device_before_ns, r.device_after_ns, ""])
+    .map((r, i): [number, string, number | null, number | null, string] => [i, r.name, r.device_before_ns, r.device_after_ns, ""])
     .slice(0, MOST_ROWS);
   const kernelRows = shown.map(([k, i]): [number, string, number, number, string, string] => [i, kernelName(k), k.before_ns, k.after_ns, about(k), k.relation === "same" ? "" : words(k.relation)]);
   const all = element(
@@ -161,7 +161,7 @@ export function showDifferences(parent: HTMLElement, c: Comparison, colours: Col
     section("By cause", "cause", parts, "mean of the counted steps and devices; the differences sum to that of the step"),
     section("By kernel", "kernel", kernelRows, message),
     element("p", {}, all),
-    ...(ranges.length ? [section("By range", "range", ranges, "device time a step of what the range launches")] : []),
+    ...(ranges.length ? [section("By range", "range", ranges, "device time a step of what the range launches, nested ranges included")] : []),
     ...(operators.length ? [section("By operator", "operator", operators, "device time a step")] : []),
   );
 }
@@ -197,6 +197,10 @@ function square(part: string, colours: Colours): HTMLElement {
 export function keyOfPart(part: string): string {
   if (part.startsWith("idle:")) return `idle_${part.slice(5)}`;
   return `busy_${part.replace("exposed_", "")}`;
+}
+
+function timeOrUnknown(ns: number | null): string {
+  return ns === null ? "not recorded" : time(ns);
 }
 
 function signed(ns: number): string {

@@ -69,7 +69,8 @@ export function streamOf(step: PairStep, i: number): number {
 export function belongs(step: PairStep, what: Line["what"], i: number, chosen: Chosen, cause: number): boolean {
   if (what === "pieces") return chosen.kind === "cause" && step.pieces.code[i] === cause;
   if (what === "spans") return chosen.kind === "range" && step.spans.row[i] === chosen.row;
-  const rows = { kernel: step.operations.kernel, range: step.operations.range, operator: step.operations.operator };
+  if (chosen.kind === "range") return step.range_sets[step.operations.range[i]].includes(chosen.row);
+  const rows = { kernel: step.operations.kernel, operator: step.operations.operator };
   return chosen.kind !== "cause" && rows[chosen.kind][i] === chosen.row;
 }
 

@@ -219,6 +219,7 @@ export interface KernelSplit {
   bound: StepBound | null;
   examine: string | null;
   evidence: Evidence[];
+  vendor: "AMD" | "Intel" | "NVIDIA" | "unknown";
 }
 
 export interface KernelCategory {
@@ -767,6 +768,7 @@ export interface Comparison {
   predictions: PredictionCheck[];
   setup: SetupDifference[];
   warnings: string[];
+  not_recorded: NotRecorded[];
 }
 
 export interface StepDifference {
@@ -816,10 +818,10 @@ export interface KernelDifference {
 
 export interface PlaceDifference {
   name: string;
-  host_before_ns: number;
-  host_after_ns: number;
-  device_before_ns: number;
-  device_after_ns: number;
+  host_before_ns: number | null;
+  host_after_ns: number | null;
+  device_before_ns: number | null;
+  device_after_ns: number | null;
 }
 
 export interface CollectiveDifference {
@@ -866,6 +868,13 @@ export interface SetupDifference {
   sure: boolean;
 }
 
+export interface NotRecorded {
+  what: "operators" | "ranges";
+  side: "after" | "before";
+  names: number;
+  message: string;
+}
+
 export interface PairDevice {
   title: string;
   count: number;
@@ -890,6 +899,7 @@ export interface StepPicture {
   left_out: number;
   streams: number[];
   names: string[];
+  range_sets: number[][];
   pieces: PackedPieces;
   spans: PackedSpans;
   operations: PackedOperations;

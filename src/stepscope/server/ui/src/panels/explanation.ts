@@ -125,7 +125,7 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
     );
   }
   const utilisation = diagnosis.gpu_utilization;
-  if (typeof utilisation === "number")
+  if (typeof utilisation === "number" && diagnosis.kernels?.vendor === "NVIDIA")
     budgets.append(
       element("p", { class: "note" }, `nvidia-smi would call this ${percent(utilisation)} utilisation: ` +
         "the share of time in which a kernel ran, however well"),
@@ -217,11 +217,11 @@ function adviceAndEvidence(finding: Finding, layout: Layout, actions: Actions): 
         element(
           "li",
           { title: clean(e.sql, 2000) },
-          element("span", { class: "grow" }, words(e.figure)),
+          element("span", { class: "grow" }, figureTitle(e.figure)),
           element("span", { class: "figure" }, figure(e.value, e.unit)),
           copyButton(
             "⧉",
-            `Copy ${words(e.figure)} with the command that computes it`,
+            `Copy ${figureTitle(e.figure)} with the command that computes it`,
             () => `${e.figure} = ${e.value} ${e.unit}\n${command(layout, e.sql)}\n`,
             (text) => actions.message(text),
           ),
@@ -234,6 +234,11 @@ function adviceAndEvidence(finding: Finding, layout: Layout, actions: Actions): 
 /** Which instance of a finding is shown. */
 export function instanceText({ what, number, of, typical, cost }: Instance): string {
   return `${what} (${typical && of > 1 ? "typical, " : ""}${count(number)} of ${count(of)} by length): ${time(cost)}`;
+}
+
+/** A figure's name in words, without the unit that it is stored in: it is shown in another. */
+function figureTitle(name: string): string {
+  return words(name.replace(/_bytes_per_s$/, "_bandwidth").replace(/(_time)?_ns(?=_|$)/g, "_time"));
 }
 
 function figure(value: number, unit: string): string {
