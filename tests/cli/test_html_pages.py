@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stepscope.render import html
+from stepscope.render.text import plural
 
 EVIL = "</title><script>alert(1)</script>\x1b[31m\u202e\"'><img src=x onerror=alert(1)>"
 SAFE = {"html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "link", "g",
@@ -17,7 +18,7 @@ RECIPE = "recipe.html"  # holds scripts of ours; tests/jobs/test_recipes.py trie
 COUNTS = {"ranks": 1, "nodes": 1, "steps": 1, "world_size": 2}
 PAGES = {
     "job.html": {
-        "title": EVIL, "time": str, "percent": str, "size": str,
+        "title": EVIL, "time": str, "percent": str, "size": str, "plural": plural,
         "found": {
             "job": {**COUNTS, "skipped": [{"path": EVIL, "reason": EVIL}]},
             "step_ns": {"mean": 1, "median": 1, "p95": 1}, "all_repaired_step_ns": 1,

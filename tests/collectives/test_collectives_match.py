@@ -56,6 +56,16 @@ def test_a_single_rank_is_matched_with_nobody() -> None:
     assert found.missing_ranks == [0, 1, 2, 4, 5, 6, 7]
 
 
+def test_one_operation_without_a_counterpart_is_one() -> None:
+    both = [Op(k * 100 * US, k * 100 * US + 50 * US) for k in range(40)]
+    found = match([participant(0, both), participant(1, both[:-1])])
+    assert found is not None
+    (text,) = [line for line in found.warnings if "counterpart" in line]
+    assert text.startswith(
+        "1 of 79 communication kernels has no counterpart on another rank (on rank 0): captures"
+    )
+
+
 def test_a_capture_that_begins_later_is_not_matched_by_index() -> None:
     starts, ends = collective_times(60, 2, seed=3)
     late = 7
@@ -201,7 +211,7 @@ def test_unknown_wall_clocks_are_found_from_the_ends() -> None:
     assert found is not None
     assert found.ranks[1].offset_ns == pytest.approx(123_456_789, abs=5 * US)
     assert found.ranks[0].op.tolist() == list(range(11, 80))
-    assert any("clocks of ranks 1" in line for line in found.warnings)
+    assert any("the clock of rank 1 was set" in line for line in found.warnings)
 
 
 def test_tensor_and_data_parallel_groups_without_names() -> None:

@@ -37,22 +37,20 @@ from stepscope.trace.frame import Frame
 RANKS = [DATA.parent / "ranks" / f"ddp_imbalance.rank{rank}.sqlite.xz" for rank in range(2)]
 
 
-def test_the_terminal_tells_whose_step_and_the_reason_by_fields() -> None:
-    """Whatever the sentence says, and whatever lengths the steps have."""
+def test_the_terminal_tells_the_reason_by_a_field() -> None:
+    """Whatever the sentence says."""
     _, diagnosis = diagnosed("gpt1024_sync_item")
     first = diagnosis.findings[0]
-    assert first.of_rank is None
     assert first.message.endswith(f": {first.reason}")
-    of_two = msgspec.structs.replace(
-        first, message="It costs 3 ms: and so on", reason="pauses costs 5", of_rank=2
+    changed = msgspec.structs.replace(
+        first, message="It costs 3 ms: and so on", reason="pauses costs 5"
     )
-    shown = msgspec.structs.replace(diagnosis, findings=[of_two], levers=[], combined=None)
+    shown = msgspec.structs.replace(diagnosis, findings=[changed], levers=[], combined=None)
     console = Console(width=2000, file=io.StringIO())
     print_diagnosis(shown, console)
     text = cast("io.StringIO", console.file).getvalue()
     assert f"1. {first.severity.upper()} {causes()[first.cause].title}: pauses costs 5\n" in text
-    assert " per step of rank 2, " in text
-    assert "once fixed, its step takes about" in text
+    assert "once fixed, the step takes about" in text
 
 
 @pytest.mark.parametrize(
@@ -135,7 +133,7 @@ def item(step: float, low: float, high: float, **more: Any) -> Ranked:
         "Ranked",
         SimpleNamespace(
             cause=SimpleNamespace(id="host_sync"),
-            case=SimpleNamespace(step_ns=100.0),
+            case=SimpleNamespace(step_ns=100.0, job_step_ns=100.0),
             predicted=Predicted(step, low, high, **more),
             detection=SimpleNamespace(
                 repair=None, change=None, also=(), added_ns=0.0, supply_ns=None
@@ -193,7 +191,7 @@ def test_a_gap_counts_to_every_step_that_it_lasts_in(late: int, told: bool) -> N
     )
     detection = SimpleNamespace(time_sql=None, time_ns=30.0)
     cause = SimpleNamespace(id="host_compute", time_sql=None)
-    case = SimpleNamespace(explanation=explanation)
+    case = SimpleNamespace(explanation=explanation, step_ns=100.0, job_step_ns=100.0)
     found = unaffected_figure(
         cast("Ranked", SimpleNamespace(case=case, cause=cause, detection=detection))
     )

@@ -164,7 +164,9 @@ def test_what_rests_on_the_cost_of_recording_is_a_share_of_the_recorded_step() -
 
 def ranked_item(cause: str, gain: float, recorded: float = 0.0) -> Ranked:
     """A finding of a step of 100 ns that gains so much of it; recording takes so much."""
-    case = cast("Case", SimpleNamespace(step_ns=100.0, own_step_ns=100.0 - recorded))
+    case = cast(
+        "Case", SimpleNamespace(step_ns=100.0, job_step_ns=100.0, own_step_ns=100.0 - recorded)
+    )
     detection = cast("Detection", SimpleNamespace(time_ns=60.0, overhead_ns=0.0, repair=None))
     left = 100.0 - gain
     return Ranked(causes()[cause], case, detection, [0], Predicted(left, left, left))
@@ -185,7 +187,7 @@ def folding(
 
     Each repair gains the time of its cause; without recording the step takes ``unrecorded_ns``.
     """
-    case = cast("Case", SimpleNamespace(step_ns=100.0, rank=0))
+    case = cast("Case", SimpleNamespace(step_ns=100.0, job_step_ns=100.0, rank=0))
     seen = {
         cause: [(case, Detection(time, time, message="", recommendations=[]))]
         for cause, time in times.items()

@@ -533,7 +533,7 @@ def test_a_lever_that_gains_later_says_so_in_a_field() -> None:
     diagnosis = opened("nsys/gpt1024_host_compute.sqlite.xz").diagnose()
     later = [lever for lever in diagnosis.levers if lever.after_findings]
     assert [lever.cause for lever in later] == ["compile", "fused_optimizer"]
-    assert all(", once the findings are fixed" in headline(lever) for lever in later)
+    assert all(", once the findings are fixed" in headline(lever, diagnosis) for lever in later)
     assert brief(diagnosis).levers_after_findings == ["compile", "fused_optimizer"]
 
 
@@ -584,7 +584,7 @@ def test_a_lever_that_shares_its_gain_names_the_finding_in_a_field(
     diagnosis = Job([unpack(PAIRS / f"{pair}.json.xz")]).diagnose()
     found = named(diagnosis, lever)
     assert found.includes_gain_of == {finding: part}
-    assert headline(found).endswith(f", {said} of '{causes()[finding].title}' included")
+    assert headline(found, diagnosis).endswith(f", {said} of '{causes()[finding].title}' included")
     assert brief(diagnosis).levers_include_gain_of == {lever: [finding]}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import statistics
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -292,9 +293,15 @@ def test_a_late_rank_costs_no_more_than_it_needs_beyond_its_peers(
 ) -> None:
     """With one reason and with none: the largest part of a mixture is not the whole of it."""
     job = made(family, Shape(16), seed, Plant("slow_host", 5, 0.2))
-    finding = diagnose_job(job).findings[0]
+    found = diagnose_job(job)
+    finding = found.findings[0]
     assert finding.ranks == [5]
     assert 0 < finding.time_ns_per_step <= finding.evidence["surplus_ns"]
+    # as the table of the ranks has it
+    need = {row.rank: row.need_ns for row in found.ranks}
+    late = need.pop(5)
+    apart = late - statistics.median(need.values())
+    assert finding.evidence["surplus_ns"] == pytest.approx(apart, abs=2)
 
 
 class _Bomb:

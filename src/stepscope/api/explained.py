@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stepscope.breakdown.without_gpu import WithoutGpu
     from stepscope.diagnosis.cause import Case, Detection
     from stepscope.diagnosis.combined import Both
+    from stepscope.diagnosis.freed import AsDiagnosed
     from stepscope.diagnosis.lever import Pulled
     from stepscope.diagnosis.predictions import Predicted
     from stepscope.diagnosis.ranking import Ranked
@@ -226,6 +227,13 @@ class Explained:
             return simulated(self.simulation, case, cause, detection)
 
         return ranked(self.cases, predict)
+
+    @cached_property
+    def freed(self) -> AsDiagnosed:
+        """What the diagnosis predicts without a cause of idle time."""
+        from stepscope.diagnosis.freed import AsDiagnosed
+
+        return AsDiagnosed(self.simulation, self.cases)
 
     @cached_property
     def together(self) -> Both | None:

@@ -572,7 +572,7 @@ class Job:
 
             from stepscope.simulation.summary import what_if
 
-            found = what_if(self.simulation, known, self.paths)
+            found = what_if(self.simulation, known, self.paths, self.explained.freed)
             return replace(found, memory=self._memory_with(known))
 
         return self._answers.find(f"what if {known!r}", WhatIf, made)

@@ -145,6 +145,14 @@ def missing_ranks(job: JobCalls, found: list[Channel]) -> list[int]:
     return sorted(named - {p.rank for p in job.participants})
 
 
+def _most(ranks: list[RankOps], unmatched: int) -> str:
+    """The rank that most of the unmatched operations are on, in brackets."""
+    most = max(ranks, key=lambda rank: rank.unmatched)
+    if most.unmatched == unmatched:
+        return f" (on rank {most.rank})"
+    return f" (most on rank {most.rank}: {most.unmatched:,})"
+
+
 def warnings(
     job: JobCalls, ranks: list[RankOps], missing: list[int], impossible: int, n: int
 ) -> list[str]:
@@ -153,11 +161,11 @@ def warnings(
     unmatched = sum(rank.unmatched for rank in ranks) if len(ranks) > 1 else 0
     total = sum(len(calls) for calls in job.calls)
     if unmatched:
-        most = max(ranks, key=lambda rank: rank.unmatched)
+        has = "has" if unmatched == 1 else "have"
         stated.append(
-            f"{unmatched:,} of {total:,} communication kernels have no counterpart on another "
-            f"rank (most on rank {most.rank}: {most.unmatched:,}): captures that begin or end at "
-            "different times, lost records, or ranks that are not there"
+            f"{unmatched:,} of {total:,} communication kernels {has} no counterpart on another rank"
+            f"{_most(ranks, unmatched)}: captures that begin or end at different times, lost "
+            "records, or ranks that are not there"
         )
     if impossible:
         stated.append(
@@ -167,11 +175,16 @@ def warnings(
     moved = [rank for rank in ranks if abs(rank.offset_ns - _wall(job, rank, ranks)) > SHARED_NS]
     if moved:
         stated.append(
-            "the clocks of ranks "
+            f"the clock{'s' if moved[1:] else ''} of rank{'s' if moved[1:] else ''} "
             + ", ".join(str(rank.rank) for rank in moved[:8])
             + (", ..." if len(moved) > 8 else "")
-            + " were set by the ends of collectives, because their wall clocks disagree or are "
-            "unknown"
+            + (
+                " were set by the ends of collectives, because their wall clocks disagree or are "
+                "unknown"
+                if moved[1:]
+                else " was set by the ends of collectives, because its wall clock disagrees or is "
+                "unknown"
+            )
         )
     if missing:
         several = len(missing) > 1

@@ -153,7 +153,8 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
     instances = c.matched.instances
     inside = c.step_of(instances.last_start_ns) >= 0
     inner = in_steps(c)
-    likely = {guess.channel: guess for guess in c.groups}
+    # one rank whose communicator nothing names tells too little of what others it is for
+    likely = [guess for guess in c.groups if len(c.matched.channels[guess.channel].ranks) > 1]
     names = [ranks_text(channel.ranks) for channel in c.matched.channels]
     warnings = list(c.warnings)
     if c.alone:
@@ -165,18 +166,17 @@ def summary(c: Collectives, paths: list[str]) -> Communication:
             "the capture does not tell message sizes, so there is no bandwidth; stepscope run and "
             "torch.profiler record them"
         )
-    keys = {guess.channel: names[guess.channel] for guess in c.groups}
     return Communication(
         schema=SCHEMA,
         paths=paths,
         ranks=len({p.rank for p in c.participants}),
         steps=len(c.windows_ns[0]),
         step_ns=round(c.step_ns),
-        operations=_operations(c, inside, inner, names, {n: g.id for n, g in likely.items()}),
+        operations=_operations(c, inside, inner, names, {g.channel: g.id for g in likely}),
         arrivals=_arrivals(c, inside, inner),
         groups=[
-            GroupUse(keys[guess.channel], guess.id, LABELS[guess.id], guess.message)
-            for guess in c.groups
+            GroupUse(names[guess.channel], guess.id, LABELS[guess.id], guess.message)
+            for guess in likely
         ],
         warnings=warnings,
     )

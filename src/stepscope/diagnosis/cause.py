@@ -87,6 +87,11 @@ class Case:
         return self.explanation.step_ns
 
     @property
+    def job_step_ns(self) -> float:
+        """The same of the job, ns: of its device with the longest one, as the simulator counts."""
+        return max((case.step_ns for case in self.job.cases), default=self.step_ns)
+
+    @property
     def own_step_ns(self) -> float:
         """The same without the idle time that is charged to recording: no cause holds any of it."""
         return self.step_ns - self.idle_ns("profiler_overhead")

@@ -47,8 +47,8 @@ def both(found: Sequence[Ranked], predict: Callable[[list[Change]], Prediction])
     if len(found) < 2 or any(item.cause.id == INSUFFICIENT for item in found[:2]):
         return None
     first, second = found[0], found[1]
-    before = first.case.step_ns
-    singles = [item.predicted.step_ns / item.case.step_ns * before for item in (first, second)]
+    before = first.case.job_step_ns
+    singles = [item.predicted.step_ns for item in (first, second)]
     replay = _replay(first, second, predict)
     if replay is None:
         step = singles[0] * singles[1] / before
@@ -56,11 +56,11 @@ def both(found: Sequence[Ranked], predict: Callable[[list[Change]], Prediction])
     else:
         added = sum(item.detection.added_ns for item in (first, second))
         step, low, high = (ns + added for ns in (replay.step_ns, replay.low_ns, replay.high_ns))
-    # one repair more is never slower, and input is not brought faster than it can be
-    step = min(step, *singles)
+    # input is not brought faster than it can be, and one repair more is never slower
     for item in (first, second):
         if item.detection.supply_ns is not None:
             step = max(step, min(item.detection.supply_ns[0], before))
+    step = min(step, *singles, *_unrecorded(first, second))
     # the two ranges are independent, so the squares of their widths add, as ratios
     least, most = (
         exp(hypot(*(_apart(item.predicted, end) for item in (first, second))))
@@ -69,6 +69,16 @@ def both(found: Sequence[Ranked], predict: Callable[[list[Change]], Prediction])
     low, high = min(low, step / least), min(max(high, step * most), before)
     error = replay.replay_error if replay is not None else None
     return Both((first, second), Predicted(step, low, high, error), replay is not None)
+
+
+def _unrecorded(first: Ranked, second: Ranked) -> list[float]:
+    """The step with one repaired and nothing recorded, which is what both are where one is that."""
+    pairs = ((first, second), (second, first))
+    return [
+        other.predicted.unrecorded[1]
+        for one, other in pairs
+        if one.cause.id == "profiler_overhead" and other.predicted.unrecorded is not None
+    ]
 
 
 def _apart(predicted: Predicted, end: str) -> float:
@@ -89,12 +99,15 @@ def _replay(
 
 
 def _changes(item: Ranked) -> list[Change]:
-    """The repair as the simulator replays it; nothing where it was not replayed."""
+    """The repair that is predicted, as the simulator replays it; nothing where it was not."""
     detection = item.detection
     if item.predicted.replay_error is None:
         return []
-    if detection.repair is not None:
-        return repair_changes(item.case, item.cause.id, "expected")
+    further = detection.further if item.predicted.by_further else None
+    if further is not None and further.change is not None:
+        return [further.change, *detection.also]
+    if further is not None or detection.repair is not None:
+        return repair_changes(item.case, item.cause.id, "expected", further=further is not None)
     change = detection.change
     if change is None and item.cause.id in CAUSES:
         change = Free(item.cause.id)

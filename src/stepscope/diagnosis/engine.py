@@ -18,6 +18,7 @@ from stepscope.diagnosis.evidence import (
     evaluated,
     idle_time_sql,
     job_figures,
+    places,
     predicted_sql,
 )
 from stepscope.diagnosis.kernel_split import kernel_split
@@ -29,11 +30,10 @@ from stepscope.diagnosis.profiler_overhead_figures import (
     overhead_figures,
     unclaimed_warning,
 )
-from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings
+from stepscope.diagnosis.rank_warnings import rank_figures, rank_warnings, shared_steps_warning
 from stepscope.diagnosis.ranking import HIGH, INSUFFICIENT, Ranked, reported, severity_of
 from stepscope.diagnosis.reliability import gaps_end_at, unaffected_figure, why_unreliable
 from stepscope.diagnosis.result import (
-    SAME_STEP,
     SCHEMA,
     Combined,
     DeviceAccounting,
@@ -48,7 +48,7 @@ from stepscope.diagnosis.result import (
     StepTime,
     TraceSummary,
 )
-from stepscope.diagnosis.sentence import costing, filled
+from stepscope.diagnosis.sentence import by_step, costing, filled
 from stepscope.diagnosis.side_by_side import outlier_rows, rank_rows
 from stepscope.diagnosis.uncovered import uncovered_communication
 from stepscope.diagnosis.unexplained import unexplained_warning
@@ -123,6 +123,7 @@ def diagnose(
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     unclaimed = unclaimed_warning(reference) if late_is_unclaimed else None
     possible = [
+        shared_steps_warning(reference),
         *unrecorded_warnings(reference),
         own_wait_warning(reference),
         unexplained_warning(reference),
@@ -141,6 +142,7 @@ def diagnose(
     ranks, figures = rank_rows(cases, compute)
     outliers, more = outlier_rows(reference, compute)
     sums += [*figures, *more]
+    per_step = by_step("per step", explanation.steps.kind)
     combined = _combined(together, compute) if together is not None else None
     if combined is not None:
         sums += combined[1]
@@ -167,8 +169,8 @@ def diagnose(
         warnings=[
             *_warnings(reference, findings, about, warned, unclaimed),
             *(
-                f"{title}: {shown(time.value, time.unit)} per step, beside something that takes as "
-                "long; fixing it alone would gain nothing"
+                f"{title}: {shown(time.value, time.unit)} {per_step}, beside something that takes "
+                "as long; fixing it alone would gain nothing"
                 for title, time in hidden.items()
             ),
             *assumptions,
@@ -226,7 +228,7 @@ def _findings(found: list[Ranked], compute: Compute) -> tuple[list[Finding], dic
     for item in found:
         if item not in worth:
             name = f"{item.cause.id}.observed_ns_per_step"
-            figure = _with_time(Figure(name, "ns", "{time}"), item.cause.id, _time_sql(item))
+            figure = _with_time(Figure(name, "ns", "{time}"), item, _time_sql(item))
             on_rank = f" on rank {item.case.rank}" if len(item.case.job.cases) > 1 else ""
             hidden[item.cause.title + on_rank] = evaluated(figure, item.case, compute)
     return findings, hidden
@@ -239,7 +241,8 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
         return []
     case = next(case for case in cases if case.rank == uncovered.rank)
     evidence = all_evaluated(uncovered.figures, case, compute)
-    step = Figure("step_ns", "ns", STEP_SQL)
+    longest = reference_of(cases)
+    step = evaluated(Figure("step_ns", "ns", STEP_SQL), longest, compute)
     summary = filled(uncovered.message, evidence, {})
     return [
         Finding(
@@ -247,9 +250,9 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
             severity="medium" if uncovered.share >= HIGH else "low",
             share_of_step=0.0,
             time_ns_per_step=0,
-            predicted_step_ns=round(case.step_ns),
-            prediction_low_ns=round(case.step_ns),
-            prediction_high_ns=round(case.step_ns),
+            predicted_step_ns=round(longest.step_ns),
+            prediction_low_ns=round(longest.step_ns),
+            prediction_high_ns=round(longest.step_ns),
             ranks=[uncovered.rank],
             where=Location(),
             message=summary[0].upper() + summary[1:],
@@ -260,7 +263,7 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
             root_cause=None,
             replay_error=None,
             names=[f"rank {uncovered.rank}"],
-            evidence=[evaluated(step, case, compute), *evidence],
+            evidence=[step, *evidence],
         )
     ]
 
@@ -268,11 +271,12 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
 def _finding(item: Ranked, compute: Compute) -> Finding:
     cause, case, detection = item.cause, item.case, item.detection
     known = cause.id != INSUFFICIENT
-    time_sql = _GAIN_SQL.format(cause=cause.id) if item.costs_its_gain else _time_sql(item)
-    figures = [_with_time(figure, cause.id, time_sql) for figure in _OF_EVERY_FINDING]
-    if item.costs_its_gain:
+    gain_sql = _GAIN_SQL.format(cause=cause.id)
+    time_sql = gain_sql if item.counts_by_its_gain else _time_sql(item)
+    figures = [_with_time(figure, item, time_sql) for figure in _OF_EVERY_FINDING]
+    if item.counts_by_its_gain:
         observed = Figure("observed_ns_per_step", "ns", "{time}")
-        figures.append(_with_time(observed, cause.id, _time_sql(item)))
+        figures.append(_with_time(observed, item, _time_sql(item)))
     figures = [*detection.figures, *(figures if known else figures[:1])]
     if item.predicted.unrecorded is not None:
         figures += [
@@ -286,30 +290,31 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
             Figure(f"further_{name}", "ns", predicted_sql(column, further_id(cause.id)))
             for name, column in _PREDICTED.items()
         ]
-    of_rank = _of_rank(case)
-    whose = "" if of_rank is None else f" of rank {of_rank}"
     unreliable, ending = why_unreliable(item), gaps_end_at(item)
     unaffected = unaffected_figure(item)
     figures += [figure for figure in (unaffected, ending and ending[1]) if figure is not None]
     evidence = all_evaluated(figures, case, compute)
     value = {e.figure: e.value for e in evidence}
-    reason = filled(detection.message, evidence, detection.texts)
+    kind = case.explanation.steps.kind
+    reason = filled(by_step(detection.message, kind), evidence, detection.texts)
     if known:
-        costs = _PARTLY if item.is_partial else _COSTS
-        texts = {"costs": costing(cause.title), "whose": whose}
+        costs = _COSTS
+        if item.counts_by_its_gain:
+            costs = _PARTLY if item.is_partial else _MORE
+        texts = {"costs": costing(cause.title)}
         if item.is_partial:
             reason += "; " + filled(_limit(item), evidence, {})
         if other and item.predicted.replay_error is not None:
             reason += f"; the prediction is for {repair}"
             if further is not None:
-                reason += filled(_FURTHER, evidence, {"further": other})
-        stated = filled(costs, evidence, texts)
+                reason += filled(by_step(_FURTHER, kind), evidence, {"further": other})
+        stated = filled(by_step(costs, kind), evidence, texts)
         if item.recording_hides_gain:
             stated += f"; {filled(_UNRECORDED, evidence, {})}"
         message = f"{cause.title} {stated}: {reason}"
     else:
         message = reason[0].upper() + reason[1:]
-    step = round(case.step_ns)
+    step = round(case.job_step_ns)
     return Finding(
         cause=cause.id,
         severity=severity_of(1 - value.get("predicted_step_ns", step) / value["step_ns"]),
@@ -322,7 +327,6 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         where=detection.where,
         message=message,
         reason=reason if known else "",
-        of_rank=of_rank,
         recommendations=vendors.advice(_recommended(item), case),
         next_capture=vendors.next_capture(
             frameworks.for_program(detection.next_capture, case), case
@@ -330,9 +334,7 @@ def _finding(item: Ranked, compute: Compute) -> Finding:
         root_cause=detection.root_cause,
         replay_error=item.predicted.replay_error,
         at_least=detection.at_least,
-        names=sorted(
-            [*(text.strip("'\"") for text in detection.texts.values()), *([whose] if whose else [])]
-        ),
+        names=sorted(text.strip("'\"") for text in detection.texts.values()),
         evidence=evidence,
         unreliable=unreliable,
         unaffected_step_ns=int(value["unaffected_step_ns"]) if unaffected is not None else None,
@@ -368,19 +370,14 @@ def _limit(item: Ranked) -> str:
     return _ELSEWHERE if item.detection.repair is None else _HOST_LIMITS
 
 
-def _of_rank(case: Case) -> int | None:
-    """The rank whose own step a finding speaks of, in a job whose other ranks have longer ones.
-
-    Where ranks are recorded for a step or two, theirs begin and end at moments of their own.
-    """
-    longest = reference_of(case.job.cases)
-    return None if case.step_ns > SAME_STEP * longest.step_ns else case.rank
-
-
-_COSTS: Final = "{costs} {time_ns_per_step} of each {step_ns} step{whose}"
-_PARTLY = (
-    "{costs} {observed_ns_per_step} of each {step_ns} step{whose}, of which fixing it alone "
-    "recovers {time_ns_per_step}"
+_COSTS: Final = "{costs} {time_ns_per_step} of each {step_ns} step"
+_PARTLY: Final = (
+    "{costs} {observed_ns_per_step} of each {step_ns} step, of which fixing it alone recovers "
+    "{time_ns_per_step}"
+)
+_MORE: Final = (
+    "{costs} {observed_ns_per_step} of each {step_ns} step, and fixing it recovers "
+    "{time_ns_per_step}"
 )
 _GAIN_SQL = (
     "SELECT greatest(step_ns - predicted_step_ns, 0) FROM prediction WHERE cause = '{cause}' "
@@ -388,7 +385,7 @@ _GAIN_SQL = (
 )
 
 _OF_EVERY_FINDING = (
-    Figure("step_ns", "ns", STEP_SQL),
+    Figure("step_ns", "ns", "{step}"),
     Figure("time_ns_per_step", "ns", "{time}"),
     Figure("share_of_step", "share", "SELECT round(({time}) / ({step}), 4)"),
     Figure("predicted_step_ns", "ns", "predicted_step_ns"),
@@ -402,12 +399,16 @@ def _time_sql(item: Ranked) -> str | None:
     return item.detection.time_sql or item.cause.time_sql
 
 
-def _with_time(figure: Figure, cause: str, time_sql: str | None) -> Figure:
-    """One of the figures of every finding, for a cause."""
-    time = time_sql or idle_time_sql(cause)
-    sql = figure.sql.replace("{time}", time).replace("{step}", STEP_SQL)
+def _with_time(figure: Figure, item: Ranked, time_sql: str | None) -> Figure:
+    """One of the figures of every finding, for a cause.
+
+    The time is that of the rank, the step that of the job, as the prediction is.
+    """
+    time = time_sql or idle_time_sql(item.cause.id)
+    step = STEP_SQL.format(**places(reference_of(item.case.job.cases)))
+    sql = figure.sql.replace("{time}", time).replace("{step}", step)
     if " " not in sql:
-        sql = predicted_sql(sql, cause)
+        sql = predicted_sql(sql, item.cause.id)
     return Figure(figure.name, figure.unit, sql)
 
 
@@ -449,7 +450,9 @@ def _warnings(
     unrecorded = (
         unrecorded_ns(reference, BUSY) + unrecorded_ns(reference, HOLE)
     ) / reference.step_ns
-    assumptions += [on_rank + filled(one.template, about.values(), {}) for one in warned]
+    assumptions += [
+        on_rank + filled(by_step(one.template, e.steps.kind), about.values(), {}) for one in warned
+    ]
     if unclaimed is None and not findings and idle - unrecorded > _NOTABLE:
         assumptions.append(
             f"{on_rank}the GPU is idle for {percent(idle)} of the step, split over causes that are "

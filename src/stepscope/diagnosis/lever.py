@@ -32,7 +32,7 @@ from stepscope.diagnosis.inside_kernels import changes_of_repair
 from stepscope.diagnosis.predictions import LARGEST_REPLAY_ERROR, Predicted
 from stepscope.diagnosis.ranking import INSUFFICIENT, Ranked, severity_of
 from stepscope.diagnosis.result import Finding, Part
-from stepscope.diagnosis.sentence import filled
+from stepscope.diagnosis.sentence import by_step, filled
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Repair
@@ -454,7 +454,8 @@ def lever_finding(item: Pulled, compute: Compute) -> Finding:
         figures.append(Figure("beside_kernels_ns_per_step", "ns_per_step", beside))
     evidence = all_evaluated(figures, case, compute)
     value = {one.figure: one.value for one in evidence}
-    message = filled(found.message + _beside(value), evidence, found.texts)
+    kind = case.explanation.steps.kind
+    message = filled(by_step(found.message + _beside(value), kind), evidence, found.texts)
     titles = {cause: causes()[cause].title for cause in item.holds}
     for cause, part in item.holds.items():
         gain = "the gain" if part == "all" else "some of the gain"

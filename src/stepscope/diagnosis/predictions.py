@@ -37,7 +37,7 @@ COLUMNS: Final = {
     "cause": "public id of the cause or lever; of the first two causes together, joined by +; of a "
     "cause's further repair, CAUSE.further",
     "time_ns": "what the cause takes, or what the lever saves in the kernels, ns per step",
-    "step_ns": "mean steady step, ns",
+    "step_ns": "mean steady step, of a job that of the device with the longest one, ns",
     "predicted_step_ns": "mean step once the cause is gone, or with the lever, ns",
     "low_ns": "lower bound of the prediction, ns",
     "high_ns": "upper bound of the prediction, ns",
@@ -53,7 +53,7 @@ DOC: Final = "One finding or lever of the diagnosis: what it takes, and the step
 
 @dataclass(frozen=True)
 class Predicted:
-    """The mean step once a cause is gone.
+    """The mean step once a cause is gone; of a job that of the device with the longest one.
 
     ``step_ns`` compares with the captured step: it is to that what the step of the program that
     nobody records will be to its step today. Where recording slows the host, a capture of the
@@ -135,7 +135,7 @@ def _with_kernels_repaired(
     return Predicted(
         middle.step_ns,
         min(p.low_ns for p in (middle, *ends)),
-        min(max(p.high_ns for p in (middle, *ends)), case.step_ns),
+        min(max(p.high_ns for p in (middle, *ends)), case.job_step_ns),
         middle.replay_error,
         middle.unrecorded,
     )
@@ -168,13 +168,13 @@ def _with_further(
         more = _with_kernels_repaired(simulation, case, cause_id, further=True)
     else:
         more = _replayed(simulation, case, cause_id, detection, change)
-    worth_telling = found.step_ns - more.step_ns >= WORTH_TELLING * case.step_ns
-    if detection.further.chosen_anyway and more.step_ns < case.step_ns:
-        worth_telling |= more.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
+    worth_telling = found.step_ns - more.step_ns >= WORTH_TELLING * case.job_step_ns
+    if detection.further.chosen_anyway and more.step_ns < case.job_step_ns:
+        worth_telling |= more.step_ns - found.step_ns >= WORTH_TELLING * case.job_step_ns
     if not worth_telling:
         return found
-    if case.step_ns - found.step_ns < LITTLE * (case.step_ns - more.step_ns):
-        gains = case.step_ns - found.step_ns >= WORTH_TELLING * case.step_ns
+    if case.job_step_ns - found.step_ns < LITTLE * (case.job_step_ns - more.step_ns):
+        gains = case.job_step_ns - found.step_ns >= WORTH_TELLING * case.job_step_ns
         return replace(more, by_further=True, further=found if gains else None)
     return replace(found, low_ns=min(found.low_ns, more.step_ns), further=more)
 
@@ -186,9 +186,9 @@ def _replayed(
     found = simulation.predict([change, *detection.also])
     if _rare(case, cause_id, detection) != Recurrence():
         found = _without_rare_steps(found, simulation)
-    before = case.step_ns if found.unrecorded is None else float(found.unrecorded[0])
+    before = case.job_step_ns if found.unrecorded is None else float(found.unrecorded[0])
     # additions and limits are those of the program itself, recorded or not
-    scale = case.step_ns / before if before else 1.0
+    scale = case.job_step_ns / before if before else 1.0
     added = detection.added_ns * scale
     step = float(found.step_ns + added)
     low = found.low_ns + added
@@ -200,7 +200,7 @@ def _replayed(
     low = min(low, *reach)
     high = max(found.high_ns + added, *reach)
     # another form of the repair, independent of how sure the rest is
-    high = step + math.hypot(high - step, detection.may_leave * max(case.step_ns - step, 0.0))
+    high = step + math.hypot(high - step, detection.may_leave * max(case.job_step_ns - step, 0.0))
     apart = None if found.unrecorded is None else (before, step / scale)
     return _limited(
         Predicted(step, low, high, found.replay_error, apart), case, cause_id, detection
@@ -209,18 +209,21 @@ def _replayed(
 
 def _limited(predicted: Predicted, case: Case, cause_id: str, detection: Detection) -> Predicted:
     """The same within what the capture says beside the replay: the input's pace, and chance."""
-    step = min(predicted.step_ns, case.step_ns)
+    step = min(predicted.step_ns, case.job_step_ns)
     rare = _rare(case, cause_id, detection)
     work = BETWEEN_WORK * min(detection.work_ns / max(detection.time_ns, 1.0), 1.0)
     apart = math.hypot(rare.chance, detection.chance, work)
     more = math.hypot(apart, _longer_unrecorded(case, cause_id, detection))
     low, middle, high = (
-        _with_so_many(step, case.step_ns, rare.times * part)
+        _with_so_many(step, case.job_step_ns, rare.times * part)
         for part in (1 + more, 1.0, max(1 - apart, 0.0))
     )
     ends = (
-        _with_so_many(end, case.step_ns, rare.times)
-        for end in (min(predicted.low_ns, step), min(max(predicted.high_ns, step), case.step_ns))
+        _with_so_many(end, case.job_step_ns, rare.times)
+        for end in (
+            min(predicted.low_ns, step),
+            min(max(predicted.high_ns, step), case.job_step_ns),
+        )
     )
     below, above = (end - middle for end in ends)
     unrecorded = predicted.unrecorded
@@ -232,7 +235,7 @@ def _limited(predicted: Predicted, case: Case, cause_id: str, detection: Detecti
         step_ns=middle,
         # both are independent of each other
         low_ns=middle - math.hypot(below, middle - low),
-        high_ns=min(middle + math.hypot(above, high - middle), case.step_ns),
+        high_ns=min(middle + math.hypot(above, high - middle), case.job_step_ns),
         unrecorded=unrecorded,
     )
     return _supplied(by_chance, case, detection)
@@ -270,7 +273,7 @@ def _supplied(predicted: Predicted, case: Case, detection: Detection) -> Predict
     """The same, but not quicker than input can be brought, nor slower than the step is today."""
     if detection.supply_ns is None:
         return predicted
-    bring, least, most = (min(ns, case.step_ns) for ns in detection.supply_ns)
+    bring, least, most = (min(ns, case.job_step_ns) for ns in detection.supply_ns)
     step = max(predicted.step_ns, bring)
     apart = predicted.unrecorded
     return replace(
@@ -278,7 +281,7 @@ def _supplied(predicted: Predicted, case: Case, detection: Detection) -> Predict
         step_ns=step,
         low_ns=min(max(predicted.low_ns, least), step),
         high_ns=max(predicted.high_ns, most),
-        unrecorded=apart and (apart[0], apart[0] * step / case.step_ns),
+        unrecorded=apart and (apart[0], apart[0] * step / case.job_step_ns),
     )
 
 
@@ -327,6 +330,9 @@ def arithmetic(
 ) -> Predicted:
     """The step less the cause's time, but not less than what the device executes anyway.
 
+    A job gains what the device does, where ranks wait for each other. Its step is the longest of
+    those of its devices, which may begin and end at moments of their own.
+
     Args:
         case: the device.
         cause_id: the cause.
@@ -336,25 +342,35 @@ def arithmetic(
         hidden: whether the cause's time hides that: a wait for workers that is as much longer where
             nothing is recorded.
     """
-    before = max(case.step_ns - recording_ns, 1.0)
-    time = detection.time_ns - recording_ns * detection.launching_ns / case.step_ns
+    step = case.job_step_ns
+    before = max(step - recording_ns, 1.0)
+    time = detection.time_ns - recording_ns * detection.launching_ns / step
     if hidden:
         before, time = before + recording_ns, time + recording_ns
     if detection.floor_ns is not None:
         floor = detection.floor_ns
     else:  # a repair inside the kernels changes what the device executes
         floor = 0.0 if detection.repair else _floor(case, cause_id)
-    floor = min(floor, before)
+    floor = min(_of_job(case, floor), before)
+    least = detection.least_floor_ns
+    least = floor if least is None else _of_job(case, least)
     after = max(floor, before - time) + detection.added_ns
-    least = floor if detection.least_floor_ns is None else detection.least_floor_ns
     low = max(least, before - time - detection.uncertain_ns)
     high = min(before, before - detection.direct_ns + detection.added_ns)
     # two runs of one program differ, and the repair changes more than what is repaired
     low, high = widened(after, low, high, before)
-    scale = case.step_ns / before
+    scale = step / before
     apart = (before, after) if recording_ns else None
-    found = Predicted(after * scale, low * scale, min(high * scale, case.step_ns), None, apart)
+    found = Predicted(after * scale, low * scale, min(high * scale, step), None, apart)
     return _limited(found, case, cause_id, detection)
+
+
+def _of_job(case: Case, floor_ns: float) -> float:
+    """What the job's step takes at least where that of a device takes so much, ns."""
+    others = [other.step_ns for other in case.job.cases if other is not case]
+    if case.job.view.collectives is None:  # nobody waits for the others
+        return max([floor_ns, *others])
+    return floor_ns + case.job_step_ns - case.step_ns
 
 
 def _floor(case: Case, cause_id: str) -> float:
@@ -407,7 +423,7 @@ def prediction_table(rows: Sequence[tuple[Case, str, float, Predicted]]) -> pa.T
             "device": case.explanation.gpu.device,
             "cause": cause,
             "time_ns": round(time_ns),
-            "step_ns": round(case.step_ns),
+            "step_ns": round(case.job_step_ns),
             "predicted_step_ns": round(predicted.step_ns),
             "low_ns": round(predicted.low_ns),
             "high_ns": round(predicted.high_ns),

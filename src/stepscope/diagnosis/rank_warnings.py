@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stepscope.collectives.job import Collectives
-from stepscope.diagnosis.cause import Figure
+from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.evidence import STEP_SQL
 from stepscope.diagnosis.result import Evidence, Finding
+from stepscope.diagnosis.warned import Warned
 from stepscope.trace.units import percent, shown
 
 _NOTABLE = 0.1
@@ -87,6 +89,27 @@ def rank_warnings(
             f"the others wait {others} per step for it, {_reason(c, last)}"
         )
     return [*warnings, *c.warnings]
+
+
+def shared_steps_warning(case: Case) -> Warned | None:
+    """Which steps waits and transfers are of, where the slowest rank has more steady steps.
+
+    None where these are the same.
+    """
+    c = case.job.view.collectives
+    if c is None or c.alone or len(c.parts) in (0, case.explanation.n_steady):
+        return None
+    return Warned(
+        "{own_steps} steps are steady, of {own_step_ns} on average: predictions are of these; "
+        "waits and transfers are of the {shared_steps} steps that are steady on all ranks, of "
+        "{shared_step_ns}",
+        [
+            Figure("own_steps", "count", "SELECT count(*) FROM step WHERE steady AND {gpu}"),
+            Figure("own_step_ns", "ns", STEP_SQL),
+            Figure("shared_steps", "count", "SELECT max(steps) FROM rank_pace"),
+            Figure("shared_step_ns", "ns", "SELECT max(step_ns) FROM rank_pace"),
+        ],
+    )
 
 
 def _says_why(findings: Sequence[Finding], rank: int) -> bool:

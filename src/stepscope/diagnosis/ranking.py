@@ -19,8 +19,9 @@ WORTH = 0.01
 """A repair that gains less than this share of the step gains nothing that could be measured."""
 _MUCH = 0.2
 _SMALL_PART, _MORE = 0.5, 1.25
-"""What gains less than the one part, or more than the other, of the time that was seen to pass in
-it costs what it gains: a straggler repaired also frees what its lateness kept from overlapping."""
+"""What gains less than the one part, or more than the other, of what it costs (the time that was
+seen to pass in it) counts by its gain: a straggler repaired also frees what its lateness kept from
+overlapping."""
 
 Predict = Callable[[Case, str, Detection], "Predicted | None"]
 """(case, cause id, detection) -> what the step takes without it; None where it cannot say."""
@@ -55,7 +56,7 @@ class Ranked:
     def own_share(self) -> float:
         """What the cause takes of the step that nobody records; of the recorded one if unknown."""
         before = self.predicted.unrecorded[0] if self.predicted.unrecorded is not None else 0.0
-        return self.detection.time_ns / (before or self.case.step_ns)
+        return self.detection.time_ns / (before or self.case.job_step_ns)
 
     @property
     def clears_its_share(self) -> bool:
@@ -66,15 +67,15 @@ class Ranked:
         """
         if _is_enough_as_recorded(self.cause, self.case, self.detection):
             return True
-        before = self.case.step_ns
+        before = self.case.job_step_ns
         if self.predicted.unrecorded is not None:
             before = self.predicted.unrecorded[0]
         return self.own_gain_ns >= self.cause.min_share * before
 
     @property
     def gain_ns(self) -> float:
-        """Predicted gain, ns per step."""
-        return self.case.step_ns - self.predicted.step_ns
+        """Predicted gain, ns per step of the job."""
+        return self.case.job_step_ns - self.predicted.step_ns
 
     @property
     def gains(self) -> bool:
@@ -86,7 +87,7 @@ class Ranked:
         if self.predicted.unrecorded is not None:
             before, after = self.predicted.unrecorded
             best = max(best, before - after)
-        return self.cause.id == INSUFFICIENT or best >= WORTH * self.case.step_ns
+        return self.cause.id == INSUFFICIENT or best >= WORTH * self.case.job_step_ns
 
     @property
     def keeps_device_waiting(self) -> bool:
@@ -119,8 +120,8 @@ class Ranked:
         return recorded and self.own_gain_ns <= most < self.gain_ns
 
     @property
-    def costs_its_gain(self) -> bool:
-        """Whether its cost is the gain of its repair, not the time that was seen to pass in it."""
+    def counts_by_its_gain(self) -> bool:
+        """Whether it is told with what its repair recovers beside what it costs."""
         more = self.gain_ns > _MORE * self.detection.time_ns
         return self.is_partial or (more and self.cause.id != INSUFFICIENT)
 
@@ -179,7 +180,7 @@ def order(item: Ranked) -> tuple[bool, float, float, float]:
     """What causes are ordered by, the largest first."""
     # the program's own causes come before what its recording costs, as long as their repair gains
     # what a cause is reported from
-    least = item.cause.min_share * item.case.step_ns
+    least = item.cause.min_share * item.case.job_step_ns
     own = item.cause.of_program and max(item.gain_ns, item.own_gain_ns) >= least
     return own, item.sure_gain_ns, item.gain_ns, item.detection.time_ns
 
@@ -214,7 +215,7 @@ def _ranked(cause: Cause, pairs: list[tuple[Case, Detection]], predict: Predict 
     case, detection = max(pairs, key=lambda pair: pair[1].time_ns)
     ranks = sorted({c.rank for c, _ in pairs})
     if cause.id == INSUFFICIENT:
-        unknown = Predicted(case.step_ns, case.step_ns, case.step_ns)
+        unknown = Predicted(case.job_step_ns, case.job_step_ns, case.job_step_ns)
         return Ranked(cause, case, detection, ranks, unknown)
     predicted = predict(case, cause.id, detection) if predict else None
     if predicted is None:

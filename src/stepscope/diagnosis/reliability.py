@@ -8,6 +8,7 @@ import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.ranking import INSUFFICIENT, WORTH, Ranked
+from stepscope.diagnosis.result import SAME_STEP
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals import overlap_per_window, union
 from stepscope.intervals.distinct import distinct_rows
@@ -28,7 +29,8 @@ def why_unreliable(item: Ranked) -> str:
         return ""
     if p.replay_failed:
         return "the replay of the unchanged step misses the measured one by more than a tenth"
-    if item.case.step_ns - p.high_ns < WORTH * item.case.step_ns:
+    step = item.case.job_step_ns
+    if step - p.high_ns < WORTH * step:
         return "its range reaches today's step, so that the repair may gain nothing"
     if p.high_ns > _FACTOR * p.low_ns:
         return "the ends of its range are more than a factor of two apart"
@@ -36,8 +38,13 @@ def why_unreliable(item: Ranked) -> str:
 
 
 def unaffected_figure(item: Ranked) -> Figure | None:
-    """The mean of the steady steps without the cause; None where fewer than three are."""
+    """The mean of the steady steps without the cause; None where fewer than three are.
+
+    Nor where the rank's own steps are not as long as the job's, which the prediction is about.
+    """
     case, cause = item.case, item.cause.id
+    if case.step_ns <= SAME_STEP * case.job_step_ns:
+        return None
     e = case.explanation
     steady = "FROM step WHERE steady AND {gpu}"
     if cause == "step_jitter":

@@ -321,24 +321,24 @@ class Finding(msgspec.Struct, frozen=True):
 
     Attributes:
         cause: public id.
-        severity: by the predicted gain as a share of the step that the finding is about: ``high``
-            from 20 %, ``medium`` from 8 %, else ``low``. The order of findings leaves out what
-            recording may have made; this does not, so that a later one may be the more severe.
-            ``insufficient_data`` predicts no gain: ``medium`` where communication that nothing
-            explains covers 20 % of the step, else ``low``.
-        share_of_step: part of the mean steady step that the cause costs. Where its repair alone
-            gains less than half of the time that was seen to pass in it, or a quarter more, the
-            cost is that gain, and the evidence holds the time as ``observed_ns_per_step``.
+        severity: by the predicted gain as a share of the step: ``high`` from 20 %, ``medium`` from
+            8 %, else ``low``. The order of findings leaves out what recording may have made; this
+            does not, so that a later one may be the more severe. ``insufficient_data`` predicts no
+            gain: ``medium`` where communication that nothing explains covers 20 % of the step, else
+            ``low``.
+        share_of_step: part of the mean steady step that counts: what the cause costs, which is the
+            time that was seen to pass in it. Where its repair alone recovers less than half of
+            that, or a quarter more, it is what that recovers, and the evidence holds the cost as
+            ``observed_ns_per_step``.
         time_ns_per_step: that part, ns.
-        predicted_step_ns: mean step once the cause is gone.
+        predicted_step_ns: mean step once the cause is gone. Of a job it is that of the rank with
+            the longest one, as is today's (``step_ns`` of the evidence), whatever rank shows it.
         prediction_low_ns: lower bound of the prediction.
         prediction_high_ns: upper bound of the prediction.
         ranks: ranks that show it.
         where: where in the program.
         message: one sentence.
         reason: the part of it that follows what the cause costs; empty where nothing comes before.
-        of_rank: in a job whose other ranks have longer steps, the rank whose own step the finding
-            speaks of; null elsewhere.
         recommendations: what to change, most effective first.
         next_capture: a command that would sharpen the finding, or null.
         root_cause: the cause behind this one (why a straggler is late), or null.
@@ -388,7 +388,6 @@ class Finding(msgspec.Struct, frozen=True):
     includes_gain_of: dict[str, Part] = {}
     after_findings: bool = False
     reason: str = ""
-    of_rank: int | None = None
 
     def value(self, figure: str) -> float | None:
         """The value of a figure of the evidence; None where it has none of that name."""

@@ -14,6 +14,8 @@ _COUNTED = re.compile(
 """A place and what it counts, which is one where the figure is 1: "1 pause", not "1 pauses"."""
 NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?")
 """A figure in a sentence."""
+_OF_A_STEP = re.compile(r"\bof (?:each|a) step\b(?!')")
+_PER_STEP = re.compile(r"\b(?:per step|a step|in each step)\b(?!')")
 
 
 def filled(template: str, evidence: Iterable[Evidence], texts: Mapping[str, str]) -> str:
@@ -34,6 +36,20 @@ def filled(template: str, evidence: Iterable[Evidence], texts: Mapping[str, str]
         return value + (_singular(noun) if value == "1" else noun)
 
     return _COUNTED.sub(place, template)
+
+
+def by_step(template: str, kind: str) -> str:
+    """A template whose times and counts are those of a step; of the capture where none was found.
+
+    Args:
+        template: the template.
+        kind: what a step is.
+    """
+    if kind != "whole_capture":
+        return template
+    template = template.replace("of each {step_ns} step", "of the {step_ns} capture")
+    template = template.replace("the step takes {", "the capture takes {")
+    return _PER_STEP.sub("in the capture", _OF_A_STEP.sub("of the capture", template))
 
 
 def costing(title: str) -> str:

@@ -34,7 +34,7 @@ from stepscope.jobs.job_result import (
 )
 from stepscope.jobs.job_roles import kernel_rates, roles
 from stepscope.jobs.job_sometimes import late_steps
-from stepscope.jobs.job_words import finding, ranks_text
+from stepscope.jobs.job_words import finding, ranks_text, why_fetched
 from stepscope.jobs.topology import Place, places
 from stepscope.trace.errors import InputError
 from stepscope.trace.frame import AnyArray, IntArray
@@ -122,7 +122,10 @@ def diagnosis_of(
     gained = float((step_without(job.needs.whole, job.role, _EMPTY) - repaired).mean())
     # late ranks of a job of few stand in the findings only
     gained = max([gained, *(seen.gain_ns for seen in job.found if seen.reason)])
-    findings = [finding(seen, digests, job.times, job.role, job.matched) for seen in job.found]
+    findings = [
+        finding(seen, digests, job.times, job.role, job.matched, job.needs.device)
+        for seen in job.found
+    ]
     missing = job.matched.missing_ranks if job.matched is not None else []
     worlds = [d.facts["world_size"] for d in digests if d.facts["world_size"]]
     return JobDiagnosis(
@@ -374,21 +377,25 @@ def beyond_peers(values: AnyArray, role: IntArray) -> AnyArray:
 
 
 def _fetch(job: JobAnalysis) -> list[Fetch]:
-    """Five captures: the worst ranks of each finding in turn, one of their peers, then outliers."""
+    """Five captures: the worst ranks of each finding in turn, one of their peers, then outliers.
+
+    Of one rank it is that rank's.
+    """
     excess = job.needs.scored.excess
     wanted: list[tuple[int, str]] = []
     groups = [
         (sorted(seen.devices, key=lambda d: -float(excess[d])), seen)
         for seen in job.found
-        if seen.devices and (seen.reason or len(seen.devices) < len(job.digests))
+        if seen.devices
+        and (seen.reason or len(seen.devices) < len(job.digests) or len(job.digests) == 1)
     ]
     for place in range(_FETCHED):
         for devices, seen in groups:
             if place < len(devices):
-                why = seen.reason.replace("_", " ") or seen.cause
-                wanted.append((devices[place], f"it is late: {why}" if seen.reason else why))
-    typical = int(np.argmin(np.abs(excess) + np.where(job.role == _first_role(job), 0, np.inf)))
-    wanted.insert(min(len(wanted), _FETCHED - 1), (typical, "a typical peer to compare with"))
+                wanted.append((devices[place], why_fetched(seen)))
+    if len(job.digests) > 1:
+        typical = int(np.argmin(np.abs(excess) + np.where(job.role == _first_role(job), 0, np.inf)))
+        wanted.insert(min(len(wanted), _FETCHED - 1), (typical, "a typical peer to compare with"))
     most = [d for d in np.argsort(-excess, kind="stable")[:_FETCHED].tolist() if excess[d] > 0]
     wanted += [(device, "it needs most beyond its peers") for device in most]
     found: list[Fetch] = []

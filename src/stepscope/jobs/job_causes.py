@@ -86,8 +86,8 @@ class Seen:
     texts: dict[str, str] = field(default_factory=dict)
 
     @property
-    def cost_ns(self) -> float:
-        """What it costs, ns a step: its gain where that is far from the time, as of captures."""
+    def counts_ns(self) -> float:
+        """What counts of it, ns a step: its gain where that is far from the time."""
         far = self.gain_ns < _LITTLE * self.time_ns or self.gain_ns > _MORE * self.time_ns
         return self.gain_ns if far and self.cause != INSUFFICIENT else self.time_ns
 

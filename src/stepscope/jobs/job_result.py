@@ -75,7 +75,9 @@ class JobFinding(msgspec.Struct, frozen=True):
         ranks: ranks that show it.
         place: the node, switch or rail that they make up; empty where they make up none.
         communicators: with ``slow_link``, the communicators that are slow.
-        time_ns_per_step: what it costs, ns a step.
+        time_ns_per_step: what counts of it, ns a step: what it costs, which is the time that was
+            seen to pass in it, or what its repair recovers where that is less than half of that or
+            a quarter more.
         share_of_step: that part of the mean step.
         predicted_step_ns: mean step once the cause is gone, those before it in the list too where
             they hide it.

@@ -67,13 +67,27 @@ _ADVICE: Final = {
 
 
 def finding(
-    seen: Seen, digests: Sequence[Digest], times: Times, role: IntArray, matched: Matched | None
+    seen: Seen,
+    digests: Sequence[Digest],
+    times: Times,
+    role: IntArray,
+    matched: Matched | None,
+    need: AnyArray,
 ) -> JobFinding:
-    """One cause as it is told."""
+    """One cause as it is told.
+
+    Args:
+        seen: the cause.
+        digests: the ranks.
+        times: their times.
+        role: number of the peers of each.
+        matched: their collectives; None where there are none.
+        need: what each needs for each step on its own account, steps x ranks, ns.
+    """
     step = float(times.parts.wall.max(axis=1).mean())
     ranks = list(dict.fromkeys(digests[d].rank for d in seen.devices))  # a rank may drive several
     place = seen.late.place.text if seen.late is not None and seen.late.place is not None else ""
-    evidence = _evidence(seen, digests, times, role)
+    evidence = _evidence(seen, digests, times, role, need)
     communicators = []
     if matched is not None:
         communicators = [
@@ -98,8 +112,8 @@ def finding(
         ranks=ranks,
         place=place,
         communicators=communicators,
-        time_ns_per_step=round(seen.cost_ns),
-        share_of_step=round(seen.cost_ns / step, 4) if step else 0.0,
+        time_ns_per_step=round(seen.counts_ns),
+        share_of_step=round(seen.counts_ns / step, 4) if step else 0.0,
         predicted_step_ns=round(predicted),
         prediction_low_ns=round(max(low, 0.0)),
         prediction_high_ns=round(min(high, step)),
@@ -176,12 +190,34 @@ def _lateness_text(
 def _text(seen: Seen, ranks: list[int], n: int, step: float) -> str:
     if sentence := seen.texts.get("sentence"):
         return sentence
-    title = seen.texts.get("message") or _TITLES.get(seen.cause, seen.cause)
+    title = _title(seen)
     who = "all ranks" if len(ranks) == n > 1 else ranks_text(ranks)
     if seen.cause == "insufficient_data":
         return f"the capture of {who} lacks what an answer needs: {title}"
-    costs = f"{shown(round(seen.cost_ns), 'ns')} of each {shown(round(step), 'ns')} step"
-    return f"{title} takes {costs} on {who}"
+    verb = "cost" if seen.cause.endswith("kernels") else "costs"
+    costs = f"{shown(round(seen.time_ns), 'ns')} of each {shown(round(step), 'ns')} step"
+    text = f"{title} {verb} {costs} on {who}"
+    if seen.counts_ns == seen.time_ns:
+        return text
+    recovers = shown(round(seen.gain_ns), "ns")
+    if seen.gain_ns < seen.time_ns:
+        return f"{text}, of which fixing it alone recovers {recovers}"
+    return f"{text}, and fixing it recovers {recovers}"
+
+
+def why_fetched(seen: Seen) -> str:
+    """Why the full capture of a rank that shows a cause is worth a look."""
+    if seen.reason:
+        return f"it is late: {seen.reason.replace('_', ' ')}"
+    if seen.cause == "insufficient_data":
+        return "its digest lacks what an answer needs"
+    return _title(seen)
+
+
+def _title(seen: Seen) -> str:
+    """A cause with its place, as the digest that shows it most names it."""
+    named = seen.texts.get("message") or _TITLES.get(seen.cause)
+    return named or seen.cause.replace("_", " ").capitalize()
 
 
 def _plain_advice(seen: Seen) -> list[str]:
@@ -205,7 +241,7 @@ def ranks_text(ranks: Sequence[int]) -> str:
 
 
 def _evidence(
-    seen: Seen, digests: Sequence[Digest], times: Times, role: IntArray
+    seen: Seen, digests: Sequence[Digest], times: Times, role: IntArray, need: AnyArray
 ) -> dict[str, float]:
     """Figures of the late ranks and of their peers, ns a step."""
     found: dict[str, float] = {}
@@ -232,10 +268,10 @@ def _evidence(
         found["compute_ratio"] = round(found["compute_ns"] / max(found["peers_compute_ns"], 1.0), 3)
     late = seen.late or seen.lateness
     if late is not None:
-        surplus = max(late.surplus_ns.values(), default=0.0)
-        if seen.late is not None and seen.reason == "mixed":
-            surplus = seen.late.excess_ns  # no part explains it: all of it counts, not the largest
-        found["surplus_ns"] = round(surplus)
+        both("need_ns", need)
+        surplus = found["need_ns"] - found.get("peers_need_ns", found["need_ns"])
+        if surplus > 0:
+            found["surplus_ns"] = surplus
         found["threads_ratio"] = round(late.more_work, 3)
     if seen.late is not None and seen.late.steps:
         found["late_steps"] = float(len(seen.late.steps))

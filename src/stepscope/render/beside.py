@@ -54,7 +54,7 @@ def rank_cells(diagnosis: Diagnosis) -> dict[tuple[int, int], list[str]]:
 
 
 def rank_note(diagnosis: Diagnosis) -> str:
-    """What ``rank_cells`` are the times of, where ranks' own steps are longer; empty elsewhere."""
+    """What ``rank_cells`` and the parts are of, where ranks' own steps are longer; else empty."""
     own = {
         (gpu.rank, gpu.device): gpu.wall_ns / budget.steps_of(gpu, diagnosis)
         for gpu in diagnosis.accounting
@@ -63,7 +63,12 @@ def rank_note(diagnosis: Diagnosis) -> str:
     if not any(row.step_ns < (1 - _SAME_STEP) * own[row.rank, row.device] for row in rows):
         return ""
     shared = milliseconds(max(row.step_ns for row in rows))
-    return f"times: of the {shared} that the steps of all ranks have in common"
+    every = budget.all_devices(diagnosis)
+    mean = milliseconds(every.wall_ns / max(every.steps, 1))
+    return (
+        f"times of each rank: of the {shared} that the steps of all ranks have in common; parts: "
+        f"of each rank's own steps, {mean} on average"
+    )
 
 
 def where_text(finding: Finding, diagnosis: Diagnosis) -> str:
@@ -129,10 +134,9 @@ def combined_text(diagnosis: Diagnosis) -> str:
     if both is None:
         return ""
     names = " and ".join(_inside(causes()[cause].title) for cause in both.causes)
-    whose = budget.whose(diagnosis.findings[0])
     how = "" if both.replayed else ", estimated from the two gains"
     return (
-        f"1 and 2 together ({names}): the {budget.step_noun(diagnosis)}{whose} takes about "
+        f"1 and 2 together ({names}): the {budget.step_noun(diagnosis)} takes about "
         f"{milliseconds(both.predicted_step_ns)} ({milliseconds(both.prediction_low_ns)} to "
         f"{milliseconds(both.prediction_high_ns)}){how}{_same_time(diagnosis, both)}"
     )
@@ -145,15 +149,10 @@ def _inside(title: str) -> str:
 
 def _same_time(diagnosis: Diagnosis, both: Combined) -> str:
     """How much of what either of two findings gains alone is the same time."""
-    steps, gains = [], 0.0
-    for finding in diagnosis.findings[:2]:
-        step = finding.value("step_ns") or 0.0
-        steps.append(step)
-        gains += step - finding.predicted_step_ns
-    if len(set(steps)) != 1:  # the gains of different ranks are not added
-        return ""
-    same = gains - (steps[0] - both.predicted_step_ns)
-    if same < _SAME * steps[0]:
+    step = diagnosis.findings[0].value("step_ns") or 0.0
+    gains = sum(step - finding.predicted_step_ns for finding in diagnosis.findings[:2])
+    same = gains - (step - both.predicted_step_ns)
+    if same < _SAME * step:
         return ""
     return f"; {milliseconds(same)} of what either gains alone is the same time"
 
@@ -172,7 +171,7 @@ def outlier_text(diagnosis: Diagnosis) -> str:
         for mostly, several in alike.items()
     )
     more = len(rows) - _MOST_STEPS
-    gpu = max(diagnosis.accounting, key=lambda gpu: gpu.wall_ns / budget.steps_of(gpu, diagnosis))
+    gpu = budget.slowest_gpu(diagnosis)
     whose = f" of rank {gpu.rank}" if diagnosis.trace.ranks > 1 else ""
     return (
         f"{plural(len(rows), 'outlier step')}{whose}, where the normal one takes "

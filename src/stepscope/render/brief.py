@@ -48,9 +48,7 @@ class BriefFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     Attributes:
         id: the cause, by which ``explain`` gives the evidence.
         severity: ``high``, ``medium`` or ``low``, by the predicted gain.
-        costs_ms: what it costs of the mean step.
-        of_step_ms: the mean step that cost and prediction are about, where it is not
-            ``mean_step_ms``: that of the rank that the cause costs most.
+        costs_ms: what it costs of the mean step: the time that was seen to pass in it.
         predicted_step_ms: mean step once it is repaired.
         range_ms: lower and upper bound of that.
         message: one sentence.
@@ -71,7 +69,6 @@ class BriefFinding(msgspec.Struct, frozen=True, omit_defaults=True):
     predicted_step_ms: float
     range_ms: list[float]
     message: str
-    of_step_ms: float | None = None
     or_less: bool = False
     unreliable: str = ""
     unaffected_step_ms: float | None = None
@@ -106,8 +103,7 @@ class Brief(msgspec.Struct, frozen=True, omit_defaults=True):
         answer: the whole answer in a sentence.
         step: what a step is.
         steady_steps: number of steps that count.
-        mean_step_ms: mean steady step of the slowest device; predictions compare with it, unless
-            they have an ``of_step_ms``.
+        mean_step_ms: mean steady step of the slowest device; predictions compare with it.
         median_step_ms: their median.
         p95_step_ms: 95 in 100 take at most this.
         idle_ms: idle time of the mean step by cause, of the device that the answer is about.
@@ -289,16 +285,14 @@ def _finding(finding: Finding, diagnosis: Diagnosis, room: _Room) -> BriefFindin
     ending = finding.gaps_end_at
     if ending is not None and ending.startswith("kernel "):
         ending = f"kernel {named(ending.removeprefix('kernel '), 80)}"
-    step = finding.value("step_ns") or 0
-    own = step and abs(step - diagnosis.step_ns.mean) > _NOTABLE * diagnosis.step_ns.mean
+    cost = finding.value("observed_ns_per_step")
     return BriefFinding(
         id=finding.cause,
         severity=finding.severity,
-        costs_ms=ms(finding.time_ns_per_step),
+        costs_ms=ms(finding.time_ns_per_step if cost is None else cost),
         predicted_step_ms=ms(finding.predicted_step_ns),
         range_ms=[ms(finding.prediction_low_ns), ms(finding.prediction_high_ns)],
         message=sentence(finding.message, finding.names, room.words),
-        of_step_ms=ms(step) if own else None,
         or_less=finding.at_least,
         unreliable=f"prediction unreliable: {finding.unreliable}" if finding.unreliable else "",
         unaffected_step_ms=ms(fallback) if fallback is not None and finding.unreliable else None,

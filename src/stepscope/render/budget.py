@@ -90,11 +90,6 @@ def unrecorded_text(finding: Finding) -> str:
     return f"; without the profiler, about {milliseconds(before)} become {milliseconds(after)}"
 
 
-def whose(finding: Finding) -> str:
-    """`` of rank 2`` where a finding of a job speaks of that rank's own step; empty elsewhere."""
-    return "" if finding.of_rank is None else f" of rank {finding.of_rank}"
-
-
 def or_less(finding: Finding) -> str:
     """What a predicted step is followed by: whether the capture bounds the gain from below only."""
     return " or less" if finding.at_least else ""
@@ -106,23 +101,35 @@ def _costs(diagnosis: Diagnosis, first: Finding) -> str:
     from stepscope.diagnosis.sentence import costing
     from stepscope.render.text import milliseconds
 
-    value = {e.figure: e.value for e in first.evidence}
     noun = step_noun(diagnosis)
     on_rank = f" on {ranks_text(first.ranks)}" if diagnosis.trace.ranks > 1 else ""
     cause = f"{causes()[first.cause].title}{on_rank}"
-    cost, verb = milliseconds(first.time_ns_per_step), costing(causes()[first.cause].title)
-    rank = whose(first)
-    there = " there" if rank and len(first.ranks) == 1 else rank
-    step = f"{_each(diagnosis)} {milliseconds(value['step_ns'])} {noun}{there}"
-    if value.get("observed_ns_per_step", 0) > first.time_ns_per_step:
-        return (
-            f"{cause} {verb} {milliseconds(value['observed_ns_per_step'])} {step}; fixing it alone "
-            f"recovers {cost}."
-        )
+    verb = costing(causes()[first.cause].title)
+    step = f"{_each(diagnosis)} {milliseconds(first.value('step_ns') or 0)} {noun}"
+    start = f"{cause} {verb} {milliseconds(cost_ns(first))} {step}"
+    if cost_ns(first) > first.time_ns_per_step:
+        recovered = milliseconds(first.time_ns_per_step)
+        return f"{start}; fixing it alone recovers {recovered}."
     return (
-        f"{cause} {verb} {cost} {step}; once fixed, {which(diagnosis, first)} takes about "
-        f"{milliseconds(first.predicted_step_ns)}{or_less(first)}."
+        f"{start}; once fixed, the {noun} takes about "
+        f"{milliseconds(first.predicted_step_ns)}{or_less(first)}{and_more(first)}."
     )
+
+
+def cost_ns(finding: Finding) -> float:
+    """What a cause costs, ns per step: the time that was seen to pass in it."""
+    observed = finding.value("observed_ns_per_step")
+    return finding.time_ns_per_step if observed is None else observed
+
+
+def and_more(finding: Finding) -> str:
+    """What a repair recovers, where that is notably more than the cause costs; empty elsewhere."""
+    from stepscope.render.text import milliseconds
+
+    gain = (finding.value("step_ns") or 0) - finding.predicted_step_ns
+    if gain < (1 + _NOTABLE) * cost_ns(finding):
+        return ""
+    return f", {'at least ' if finding.at_least else ''}{milliseconds(gain)} less"
 
 
 def _without_findings(diagnosis: Diagnosis) -> str:
@@ -159,9 +166,17 @@ def _without_findings(diagnosis: Diagnosis) -> str:
     return f"Healthy: t{busy}kernels is worth fixing."
 
 
-def which(diagnosis: Diagnosis, finding: Finding) -> str:
-    """``the step``; ``its step`` where a finding speaks of that of one rank."""
-    return f"{'its' if whose(finding) else 'the'} {step_noun(diagnosis)}"
+def steady(diagnosis: Diagnosis) -> str:
+    """``steady 0 to 11``; of which rank, where those of the ranks differ in number."""
+    first, last = diagnosis.trace.steady_steps
+    counts = {steps_of(gpu, diagnosis) for gpu in diagnosis.accounting}
+    whose = f" on rank {slowest_gpu(diagnosis).rank}" if len(counts) > 1 else ""
+    return f"steady {first} to {last}{whose}"
+
+
+def slowest_gpu(diagnosis: Diagnosis) -> DeviceAccounting:
+    """The device with the longest mean step."""
+    return max(diagnosis.accounting, key=lambda gpu: gpu.wall_ns / steps_of(gpu, diagnosis))
 
 
 def longest(diagnosis: Diagnosis) -> str:

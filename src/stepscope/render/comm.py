@@ -141,13 +141,20 @@ def as_markdown(found: Communication) -> str:
 def _title(found: Communication) -> str:
     if not found.operations:
         return plural(found.ranks, "rank")
-    steps = f"{plural(found.steps, 'shared steady step')} of {milliseconds(found.step_ns)}"
+    several = found.ranks > 1
+    steps = plural(found.steps, "shared steady step" if several else "steady step")
+    steps += f" of {milliseconds(found.step_ns)}"
+    steps += ", cut at the same moments on all ranks" if several else ""
     return f"{plural(found.ranks, 'rank')}, {steps}; times in ms per step, counts of all steps"
 
 
 def _notes(found: Communication) -> list[str]:
-    likely = [f"ranks {use.group}: likely {use.label} ({use.message})" for use in found.groups]
+    likely = [f"{_ranks_of(use.group)}: likely {use.label} ({use.message})" for use in found.groups]
     return [*likely, *found.warnings]
+
+
+def _ranks_of(group: str) -> str:
+    return f"rank {group}" if group.isdecimal() else f"ranks {group}"
 
 
 def _operations(found: Communication) -> pa.Table:

@@ -41,8 +41,9 @@ def job_text(found: JobDiagnosis, width: int | None) -> str:
     if found.collective_logs is not None:
         lines += _logs(found.collective_logs, width)
     if not found.findings and found.ranks:
-        lines += ["No rank stands out, and nothing that the ranks show by themselves costs the "
-                  "job anything.", ""]  # fmt: skip
+        nobody = "No rank stands out, and nothing that the ranks show by themselves costs the job"
+        alone = "Nothing that this rank shows by itself costs it"
+        lines += [f"{nobody if len(found.ranks) > 1 else alone} anything.", ""]
     if len(found.ranks) > 1:
         lines += [*_heat_map(found), ""]
         lines += [*_ranks(found, width), ""]
@@ -82,14 +83,26 @@ def _notes(found: JobDiagnosis) -> list[str]:
     return notes
 
 
+def title(found: JobDiagnosis) -> str:
+    """The verdict in words."""
+    from stepscope.diagnosis.cause import causes
+
+    cause = causes().get(found.verdict)
+    return cause.title if cause is not None else found.verdict.replace("_", " ").capitalize()
+
+
 def _head(found: JobDiagnosis, width: int | None) -> list[str]:
     job = found.job
     whole = f" of {job.world_size}" if job.world_size and job.world_size != job.ranks else ""
-    text = f"{found.verdict}: {job.ranks}{whole} ranks on {plural(job.nodes, 'node')}"
+    ranks = f"{job.ranks}{whole} ranks" if whole else plural(job.ranks, "rank")
+    text = f"{title(found)}: {ranks} on {plural(job.nodes, 'node')}"
     if job.steps:
         step = found.step_ns
+        steps, whose = plural(job.steps, "step"), ""
+        if job.digests > 1:
+            steps, whose = plural(job.steps, "shared step"), " of the slowest rank"
         text += (
-            f", {plural(job.steps, 'shared step')}, {figure(step.mean, 'ns')} a step "
+            f", {steps}, {figure(step.mean, 'ns')} a step{whose} "
             f"(median {figure(step.median, 'ns')}, p95 {figure(step.p95, 'ns')})"
         )
         if found.all_repaired_step_ns < 0.99 * step.mean:
@@ -97,7 +110,7 @@ def _head(found: JobDiagnosis, width: int | None) -> list[str]:
             text += f"; with all late ranks like their peers {repaired}"
     elif not found.ranks:
         where = f" on {plural(job.nodes, 'node')}" if job.nodes else ""
-        text = f"{found.verdict}: records of collectives of {job.ranks}{whole} ranks{where}"
+        text = f"{title(found)}: records of collectives of {ranks}{where}"
         if found.collective_logs is not None:
             logs = found.collective_logs
             text += f", {plural(logs.operations, 'operation')} of " + plural(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from stepscope.render.html import page
-from stepscope.render.text import figure, percent
+from stepscope.render.job import title
+from stepscope.render.text import figure, percent, plural
 
 if TYPE_CHECKING:
     from stepscope.jobs.job_result import JobDiagnosis
@@ -22,13 +23,14 @@ def job_page(found: JobDiagnosis) -> str:
     rows = sorted(found.ranks, key=lambda row: (not row.late, -(row.score or 0.0), -row.need_ns))
     return page(
         "job.html",
-        title=f"{found.verdict}: {found.job.ranks} ranks",
+        title=f"{title(found)}: {plural(found.job.ranks, 'rank')}",
         found=found,
         heat=_heat(found),
         ranks=rows[:_ROWS],
         time=lambda value: figure(value, "ns"),
         size=lambda value: figure(value, "bytes"),
         percent=percent,
+        plural=plural,
     )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers
 from stepscope.render.beside import evidence_text
-from stepscope.render.budget import all_devices
+from stepscope.render.budget import all_devices, per_step
 from stepscope.render.text import clean, milliseconds, percent, plural
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def lever_lines(diagnosis: Diagnosis, *, evidence: bool = True) -> list[Line]:
         lines += _split(split)
     shown = levers if in_full else levers[:_BRIEFLY]
     for number, lever in enumerate(shown, 1):
-        lines.append(Line(f"{number}. {headline(lever)}", kind="lever"))
+        lines.append(Line(f"{number}. {headline(lever, diagnosis)}", kind="lever"))
         if not in_full:
             lines.append(Line(f"→ {lever.recommendations[0]}", 3, "advice"))
             continue
@@ -101,7 +101,7 @@ def _step_ns(lever: Finding) -> float:
     return lever.value("step_ns") or 0.0
 
 
-def headline(lever: Finding) -> str:
+def headline(lever: Finding, diagnosis: Diagnosis) -> str:
     """What a lever gains, with the range."""
     step = _step_ns(lever)
     least, most = step - lever.prediction_high_ns, step - lever.prediction_low_ns
@@ -112,9 +112,9 @@ def headline(lever: Finding) -> str:
         beside += f", {of_it} of '{causes()[cause].title}' included"
     about = "at least" if lever.at_least else "about"
     return (
-        f"{levers()[lever.cause].title}: saves {about} {milliseconds(gain)} per step, "
-        f"{percent(gain / step if step else 0.0)} ({milliseconds(max(least, 0.0))} to "
-        f"{milliseconds(most)}){beside}"
+        f"{levers()[lever.cause].title}: saves {about} {milliseconds(gain)} "
+        f"{per_step(diagnosis)}, {percent(gain / step if step else 0.0)} "
+        f"({milliseconds(max(least, 0.0))} to {milliseconds(most)}){beside}"
     )
 
 

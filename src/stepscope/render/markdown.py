@@ -34,16 +34,22 @@ def escape(text: str) -> str:
 def diagnosis_markdown(diagnosis: Diagnosis) -> str:
     """The diagnosis as a Markdown document."""
     trace, step = diagnosis.trace, diagnosis.step_ns
-    first, last = trace.steady_steps
+    whole = trace.step.kind == "whole_capture"
+    counted = (
+        f"no step found, {milliseconds(step.mean)}"
+        if whole
+        else f"{plural(trace.steps, 'step')} ({budget.steady(diagnosis)}), mean "
+        f"{milliseconds(step.mean)}, median {milliseconds(step.median)}, "
+        f"p95 {milliseconds(step.p95)}"
+    )
+    of = ("part of the capture", "time") if whole else ("part of the step", "time per step")
     lines = [
         f"### {escape(budget.headline(diagnosis))}",
         "",
         f"{escape(', '.join(trace.paths))}: {trace.source}, {plural(trace.ranks, 'rank')}, "
-        f"{plural(trace.devices, 'device')}, {plural(trace.steps, 'step')} (steady {first} to "
-        f"{last}), mean {milliseconds(step.mean)}, "
-        f"median {milliseconds(step.median)}, p95 {milliseconds(step.p95)}.",
+        f"{plural(trace.devices, 'device')}, {counted}.",
         "",
-        "| rank | device | " + " | ".join(("part of the step", "share", "time per step")) + " |",
+        f"| rank | device | {of[0]} | share | {of[1]} |",
         "|---|---|---|---:|---:|",
     ]
     for gpu in diagnosis.accounting:

@@ -84,11 +84,10 @@ def _print(console: Console, text: Text, indent: int = 0) -> None:
 
 def _about(diagnosis: Diagnosis) -> str:
     trace, step = diagnosis.trace, diagnosis.step_ns
-    first, last = trace.steady_steps
     time = f"mean {milliseconds(step.mean)}, median {milliseconds(step.median)}"
     time += f", p95 {milliseconds(step.p95)}"
     time += f", variation {percent(step.coefficient_of_variation)}"
-    steps = f"{plural(trace.steps, 'step')}, steady {first} to {last}"
+    steps = f"{plural(trace.steps, 'step')}, {budget.steady(diagnosis)}"
     if trace.steps == 1:
         time = milliseconds(step.mean)
         steps = "no step found" if trace.step.kind == "whole_capture" else "1 step"
@@ -123,7 +122,8 @@ def _bars(diagnosis: Diagnosis, width: int) -> list[Text]:
         line = Text(f"{block} {_label(part):{label}}", style=styles[part.name])
         time = milliseconds(part.ns / wall * step)
         legend.append(line.append(f"  {100 * part.ns / wall:5.1f} %  {time:>9}", style="default"))
-    title = "Where a step goes" + (", on all ranks together" if len(gpus) > 1 else "")
+    which = "the capture" if diagnosis.trace.step.kind == "whole_capture" else "a step"
+    title = f"Where {which} goes" + (", on all ranks together" if len(gpus) > 1 else "")
     return [Text(title), *bars, *legend]
 
 
@@ -183,13 +183,14 @@ def _without_times(finding: Finding) -> str:
 
 
 def _taken(finding: Finding, diagnosis: Diagnosis) -> str:
-    """What a finding takes of the step, and what of it its repair alone recovers."""
-    step = budget.per_step(diagnosis) + budget.whose(finding)
-    gain = milliseconds(finding.time_ns_per_step)
-    observed = finding.value("observed_ns_per_step") or 0
-    if observed <= finding.time_ns_per_step:
-        return f"{gain} {step}"
-    return f"{milliseconds(observed)} {step}, of which fixing it alone recovers {gain}"
+    """What a finding costs, and what its repair recovers where that is much less or more."""
+    cost, counted = budget.cost_ns(finding), finding.time_ns_per_step
+    text = f"{milliseconds(cost)} {budget.per_step(diagnosis)}"
+    if cost > counted:
+        text += f", of which fixing it alone recovers {milliseconds(counted)}"
+    elif cost < counted:
+        text += f", and fixing it recovers {milliseconds(counted)}"
+    return text
 
 
 def _finding(
@@ -201,14 +202,16 @@ def _finding(
     title.append(f" {clean(_without_times(finding), MAX_SENTENCE)}", style="bold")
     lines = [(0, title)]
     if finding.cause != "insufficient_data":
+        recovers = budget.cost_ns(finding) != finding.time_ns_per_step
+        less = "" if recovers else budget.and_more(finding)
         lines.append(
             (
                 3,
                 Text(
                     f"{_taken(finding, diagnosis)}, {percent(finding.share_of_step)}; once fixed, "
-                    f"{budget.which(diagnosis, finding)} takes about "
-                    f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)} "
-                    f"({milliseconds(finding.prediction_low_ns)} to "
+                    f"the {budget.step_noun(diagnosis)} takes about "
+                    f"{milliseconds(finding.predicted_step_ns)}{budget.or_less(finding)}"
+                    f"{less} ({milliseconds(finding.prediction_low_ns)} to "
                     f"{milliseconds(finding.prediction_high_ns)})" + budget.unrecorded_text(finding)
                 ),
             )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from math import prod
-from typing import Final
+from typing import Final, TypeGuard
 
 import numpy as np
 from msgspec.structs import replace
@@ -54,8 +55,33 @@ _SPREAD: Final = 32
 """Moments over which the host's work before an item is spread to find the ranges that it was in."""
 
 
-def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[str]) -> WhatIf:
+@dataclass(frozen=True)
+class Freed:
+    """What is known of a cause's repair beside the replay.
+
+    Attributes:
+        prediction: the step without the cause; None where something else was predicted.
+        note: what the replay without its idle time does not hold; empty where it is in
+            ``prediction``.
+    """
+
+    prediction: Prediction | None
+    note: str
+
+
+def what_if(
+    simulation: Simulation,
+    changes: Sequence[Change],
+    paths: Sequence[str],
+    freed: Callable[[str], Freed | None] = lambda cause: None,
+) -> WhatIf:
     """Predict the step with some changes.
+
+    Args:
+        simulation: the job.
+        changes: the changes, all together.
+        paths: the inputs as the user named them.
+        freed: gives what is known of a cause's repair beside the replay.
 
     Raises:
         UsageError: a change is impossible, or is about nothing in the capture.
@@ -68,6 +94,18 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
     # together first: that finds what each of them needs to know, before they are tried side by side
     predicted = simulation.predict(changes)
     apart = simulation.predict_many([[c] for c in changes]) if len(changes) > 1 else []
+    known = [freed(c.cause) if _is_whole(c) else None for c in changes]
+    notes = [one.note for one in known if one is not None and one.note]
+    if len(changes) == 1:
+        predicted = _of(known[0], predicted)
+    else:
+        limited = [_of(*pair) for pair in zip(known, apart, strict=True)]
+        if any(one.step_ns != alone.step_ns for one, alone in zip(limited, apart, strict=True)):
+            notes.append(
+                "together, the replay alone counts: what else limits a repair (how fast input is "
+                "brought, how often the cause comes back) is only in what each gives alone"
+            )
+        apart = limited
     replays = simulation.replay(changes)
     slow = max(range(len(replays)), key=lambda n: replays[n].step_ns)
     rank, e = simulation.devices[slow]
@@ -93,7 +131,7 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         device=e.gpu.device,
         budget_before=before,
         budget_after=after,
-        warnings=[*warnings(simulation), *_unfelt(before, after)],
+        warnings=[*warnings(simulation), *notes, *_unfelt(before, after)],
         assumptions=[text for one in sets for text in one.assumptions(simulation.facts)],
         validity=_validity(simulation, changes),
         alone=[_alone(simulation, *one) for one in zip(changes, apart, strict=False)],
@@ -103,6 +141,16 @@ def what_if(simulation: Simulation, changes: Sequence[Change], paths: Sequence[s
         ),
         unrecorded_step_ns=predicted.unrecorded,
     )
+
+
+def _is_whole(change: Change) -> TypeGuard[edit.Free]:
+    """Whether a change takes a cause away on all ranks, as its repair does."""
+    return isinstance(change, edit.Free) and change.ranks is None
+
+
+def _of(known: Freed | None, replayed: Prediction) -> Prediction:
+    """What was predicted of a cause's repair, else of the replay without its idle time."""
+    return replayed if known is None or known.prediction is None else known.prediction
 
 
 def _unfelt(before: StepBudget, after: StepBudget) -> list[str]:
@@ -197,7 +245,7 @@ def _nothing(change: Change) -> str:
 
 def warnings(simulation: Simulation) -> list[str]:
     """What was assumed, in sentences."""
-    found = [simulation.message()]
+    found = [simulation.message(), *_measured(simulation)]
     subjects = simulation.subjects
     matched = any((s.program.instance >= 0).any() for s in subjects)
     if any(s.program.communication.any() for s in subjects) and not matched:
@@ -211,6 +259,15 @@ def warnings(simulation: Simulation) -> list[str]:
             "inferred from times"
         )
     return found
+
+
+def _measured(simulation: Simulation) -> list[str]:
+    """Which steps of a job the measured one is the mean of, where these are not replayed alone."""
+    at = max(range(len(simulation.devices)), key=lambda n: simulation.devices[n][1].step_ns)
+    (rank, e), run = simulation.devices[at], simulation.runs[at]
+    if len(simulation.devices) == 1 or (run.first, run.last) == (e.first, e.last):
+        return []
+    return [f"the measured step is the mean of steps {e.first} to {e.last} of rank {rank}"]
 
 
 def _budget(subject: Subject, replay: Replay, step_ns: int, error: float) -> StepBudget:

@@ -166,7 +166,6 @@ export interface Finding {
   includes_gain_of: Record<string, "all" | "some">;
   after_findings: boolean;
   reason: string;
-  of_rank: number | null;
 }
 
 export interface Location {

@@ -162,7 +162,7 @@ function verdict(d: JobDiagnosis): HTMLElement {
   const whole = job.world_size && job.world_size !== job.ranks ? ` of ${count(job.world_size)}` : "";
   const gain = step.mean - d.all_repaired_step_ns;
   const facts = [
-    `${count(job.ranks)}${whole} ranks on ${count(job.nodes)} node${job.nodes === 1 ? "" : "s"}, ${count(job.steps)} shared steps.`,
+    `${count(job.ranks)}${whole} rank${job.ranks === 1 && !whole ? "" : "s"} on ${count(job.nodes)} node${job.nodes === 1 ? "" : "s"}, ${count(job.steps)} ${job.digests === 1 ? "" : "shared "}step${job.steps === 1 ? "" : "s"}.`,
     `${time(step.mean)} a step (median ${time(step.median)}, 95th percentile ${time(step.p95)}).`,
     ...(gain > WORTH * step.mean
       ? [`With all late ranks like their peers: ${time(d.all_repaired_step_ns)} a step, ${percent(gain / step.mean)} less.`]
