@@ -8,7 +8,6 @@ import io
 import json
 import math
 import os
-import pty
 import re
 import sqlite3
 import subprocess
@@ -380,13 +379,13 @@ def test_cache(tmp_path: Path, sqlite_capture: Path, kineto_capture: Path) -> No
     assert found["bytes"] == sum(entry["bytes"] for entry in found["entries"]) > 0
     text = runner("cache", STEPSCOPE_CACHE_MAX_BYTES="1000000000").stdout
     assert "2 captures" in text
-    assert "of 1 GB" in text
+    assert "of 1.0 GB" in text
     runner("diagnose", sqlite_capture)
     (used, other) = runner.json("cache")["entries"]
     assert set(used["bytes_by_kind"]) == {"captures", "answers"}
     assert sum(used["bytes_by_kind"].values()) == used["bytes"]
     assert set(other["bytes_by_kind"]) == {"captures"}
-    assert "MB answers" in runner("cache").stdout
+    assert "answers" in runner("cache").stdout
     assert "0.0 MB freed" in runner("cache", "clear", "--kind", "timeline").stdout
     runner("cache", "clear", "--kind", "answers")
     (used, other) = runner.json("cache")["entries"]
@@ -582,25 +581,9 @@ def forked(
 
 def on_terminal(command: Stepscope, *arguments: str, **env: str) -> str:
     """Run with standard output on a pseudo terminal."""
-    main, other = pty.openpty()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
-    process = forks().start([*arguments], command.environment(**env), other, errors.fileno())
-    os.close(other)
-    parts = []
-    while True:
-        try:
-            part = os.read(main, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(main)
-    code = process.wait()
-    with errors:
-        errors.seek(0)
-        assert (code, errors.read()) == (0, b"")
-    return b"".join(parts).decode().replace("\r\n", "\n")
+    done = command.on_terminal(*arguments, **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_terminals(command: Stepscope, starved: Path) -> None:

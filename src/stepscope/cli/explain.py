@@ -44,17 +44,19 @@ def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], for
             document = {"schema": "stepscope.terms/1", "terms": [[m.kind, m.id] for m in known]}
             options.write(options.as_json(document))
             return
+        from stepscope.render.fitted import prose_width
         from stepscope.render.knowledge import names_text
 
-        options.write(names_text(known, options.prose_width()))
+        options.write(names_text(known, prose_width()))
         return
     answer = explain_term(" ".join(term))
     if format_ == "json":
         options.write(options.as_json(answer))
         return
+    from stepscope.render.fitted import prose_width
     from stepscope.render.knowledge import explanation_text
 
-    options.write(explanation_text(answer, options.prose_width()))
+    options.write(explanation_text(answer, prose_width()))
 
 
 def _evidence(finding: str, captures: tuple[str, ...], format_: str) -> None:

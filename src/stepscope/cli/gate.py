@@ -104,9 +104,12 @@ def command(
     )
     if format_ == "json":
         options.write(options.as_json(result))
+    elif format_ == "markdown":
+        options.write(render.gate_markdown(result))
     else:
-        shown = render.gate_markdown if format_ == "markdown" else render.gate_text
-        options.write(shown(result))
+        from stepscope.render.fitted import terminal_width
+
+        options.write(render.gate_text(result, terminal_width()))
     if github:
         options.write(render.github(result))
     if junit_file:

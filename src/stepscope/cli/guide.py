@@ -76,9 +76,10 @@ def command(
     if in_json:
         options.write(options.as_json(known))
         return
+    from stepscope.render.fitted import prose_width
     from stepscope.render.guide import goals_text
 
-    options.write(goals_text(known, options.prose_width()))
+    options.write(goals_text(known, prose_width()))
     if sys.stdin.isatty() and sys.stdout.isatty():
         _converse(program, captures)
 
@@ -95,9 +96,9 @@ def _converse(program: tuple[str, ...], captures: tuple[str, ...]) -> None:
         try:
             options.write("\n" + _text(guide(asked, program, captures)))
         except StepscopeError as error:
-            from stepscope.render.fitted import wrapped
+            from stepscope.render.fitted import prose_width, wrapped
 
-            lines = wrapped(options.plain(str(error)), options.prose_width())
+            lines = wrapped(options.plain(str(error)), prose_width())
             options.write("\n".join(lines) + "\n")
 
 
@@ -110,6 +111,7 @@ def _answer(question: str) -> str:
 
 
 def _text(answer: Guidance) -> str:
+    from stepscope.render.fitted import prose_width
     from stepscope.render.guide import guidance_text
 
-    return guidance_text(answer, options.prose_width())
+    return guidance_text(answer, prose_width())

@@ -324,10 +324,6 @@ def write_to(text: str, output: str | None, *, append: bool = False) -> None:
         raise StorageError(f"cannot write {output}: {error.strerror}; name another file") from error
 
 
-_WIDEST_PROSE = 100
-"""Prose in longer lines is hard to read."""
-
-
 def known_terms(
     *kinds: str, end: str = ""
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -345,13 +341,6 @@ def known_terms(
         return sorted(one for one in ids if one.startswith(begun))
 
     return complete
-
-
-def prose_width() -> int:
-    """Characters in a line of prose: those of the terminal, up to what still reads well."""
-    from stepscope.render.fitted import terminal_width
-
-    return min(terminal_width() or _WIDEST_PROSE, _WIDEST_PROSE)
 
 
 def plain(text: str) -> str:

@@ -166,14 +166,16 @@ def answer(
     from stepscope.api import Job
 
     if asked.about is not None:
+        from stepscope.render.fitted import prose_width
         from stepscope.render.report_help import help_text
 
-        options.write(help_text(known, asked.about, kind))
+        options.write(help_text(known, asked.about, kind, prose_width()))
         return
     if asked.about_formats is not None:
+        from stepscope.render.fitted import prose_width
         from stepscope.render.report_format import formats_text
 
-        options.write(formats_text(asked.about_formats))
+        options.write(formats_text(asked.about_formats, prose_width()))
         return
     if not paths and not asked.export:
         raise click.UsageError(f"name a capture; --help-{kind}s lists the {kind}s")
@@ -257,6 +259,7 @@ def write_answers(
     Raises:
         StorageError: a file exists or cannot be written, or a command fails.
     """
+    from stepscope.render.fitted import terminal_width
     from stepscope.render.report_text import pieces
     from stepscope.render.text import clean
 
@@ -278,7 +281,7 @@ def write_answers(
         if _is_workbook(target.output):
             books.setdefault(target.output, {}).setdefault(number % len(wanted), []).append(table)
             continue
-        text = pieces(table, target.format_)
+        text = pieces(table, target.format_, terminal_width() if target.output == "-" else None)
         if target.output == "-":
             for piece in text:
                 options.write(str(piece, "utf-8"))

@@ -54,6 +54,7 @@ def command(
     from stepscope.api import Job
     from stepscope.api.reports import known_reports, stats_requests
     from stepscope.render import report_page
+    from stepscope.render.fitted import terminal_width
     from stepscope.render.report_format import parse_format, time_unit
 
     by_suffix = {".md": "markdown", ".html": "html", ".htm": "html"}
@@ -65,12 +66,14 @@ def command(
         for path, facts, tables, missing in job.reports.page(stats_requests([], known_reports()))
     ]
     shown = parse_format("column:colmax=60", time_unit(timeunit))
-    make = {
-        "text": report_page.text_page,
-        "markdown": report_page.markdown_page,
-        "html": report_page.html_page,
-    }[format_]
-    text = make(sections, shown, rows)
+    if format_ == "markdown":
+        text = report_page.markdown_page(sections, shown, rows)
+    elif format_ == "html":
+        text = report_page.html_page(sections, shown, rows)
+    else:
+        text = report_page.text_page(
+            sections, shown, rows, terminal_width() if output is None else None
+        )
     if output is None:
         options.write(text)
         return

@@ -17,9 +17,10 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     if not wanted or context.resilient_parsing:
         return
     from stepscope.api.explained import settings_known
+    from stepscope.render.fitted import prose_width
     from stepscope.render.simulation import settings_text
 
-    options.write(settings_text(settings_known()))
+    options.write(settings_text(settings_known(), prose_width()))
     context.exit()
 
 
@@ -139,7 +140,8 @@ def command(
     if format_ == "json":
         options.write(options.as_json(result))
     else:
+        from stepscope.render.fitted import terminal_width
         from stepscope.render.simulation import whatif_text
 
-        options.write(whatif_text(result))
+        options.write(whatif_text(result, terminal_width()))
     options.warn_of_problems(job)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from stepscope.render.fitted import wrapped
 from stepscope.render.html import page
 from stepscope.render.markdown import escape
 from stepscope.render.report_format import Cells, Format, cells
@@ -35,15 +36,22 @@ class Section:
     missing: list[str]
 
 
-def text_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
+def text_page(
+    sections: Sequence[Section], format_: Format, rows: int, width: int | None = None
+) -> str:
     """The page for a terminal."""
     lines = []
     for section in sections:
-        lines += [clean(section.title, 400), *(f"  {clean(fact, 400)}" for fact in section.facts)]
+        lines += wrapped(clean(section.title, 400), width)
+        for fact in section.facts:
+            lines += wrapped(clean(fact, 400), width, indent=2, hang=4)
         for table in section.tables:
-            lines.append(render(table.slice(0, rows), format_).rstrip("\n"))
+            lines.append(render(table.slice(0, rows), format_, width).rstrip("\n"))
             lines += [f" {rest}" for rest in _rest(table, rows)]
-        lines += ["", *(f" · {clean(stated, 400)}" for stated in section.missing), ""]
+        lines.append("")
+        for stated in section.missing:
+            lines += wrapped(f"· {clean(stated, 400)}", width, indent=1, hang=3)
+        lines.append("")
     return "\n".join(lines)
 
 
