@@ -225,8 +225,8 @@ def test_no_command_writes_over_what_it_reads(captures: tuple[str, str], tmp_pat
 
 def test_history_refuses_a_format_that_an_action_does_not_have(captures: tuple[str, str]) -> None:
     run(history, "add", captures[0])
-    for arguments in (("keep", "--latest", "1", "-f", "json"), ("plot", "-f", "csv"),
-                      ("list", "-f", "html"), ("bisect", "-f", "json")):  # fmt: skip
+    for arguments in (("keep", "--latest", "1", "-f", "csv"), ("plot", "-f", "csv"),
+                      ("list", "-f", "html"), ("bisect", "-f", "html")):  # fmt: skip
         with pytest.raises(UsageError, match="has no --format"):
             run(history, *arguments)
     with pytest.raises(UsageError, match="writes no file"):
@@ -299,7 +299,10 @@ def test_a_bisection_of_few_runs_says_that_they_are_few(captures: tuple[str, str
     for capture in captures:
         run(history, "add", capture, "--name", "x")
     output = run(history, "bisect")[1]
-    assert output.endswith("takes about 12 runs, at least 3 on each side of it, and there are 2.\n")
+    told = " ".join(output.split())
+    assert told.endswith("takes about 12 runs, at least 3 on each side of it, and there are 2.")
+    as_json = json.loads(run(history, "bisect", "-f", "json")[1])
+    assert as_json["message"] == told
     assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
 
 

@@ -25,7 +25,7 @@ from stepscope.cli import options, registry
     help="What clear removes: imported captures with everything derived from them (default), "
     "only stored timelines, or only stored answers.",
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(action: str, kind: str, format_: str) -> None:
     """Show ("show", the default) or remove ("clear") the cached imports of captures.
 
@@ -37,7 +37,11 @@ def command(action: str, kind: str, format_: str) -> None:
     store = Cache()
     if action == "clear":
         freed = store.clear(kind)
-        click.echo(f"{freed / 1e6:.1f} MB freed in {store.folder}")
+        if format_ == "json":
+            cleared = {"schema": "stepscope.cache-clear/1", "folder": str(store.folder)}
+            options.write(options.as_json({**cleared, "kind": kind, "freed_bytes": freed}))
+        else:
+            click.echo(f"{freed / 1e6:,.1f} MB freed in {options.plain(str(store.folder))}")
         return
     entries = store.entries()
     total = sum(entry.bytes for entry in entries)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     help="Only this step; by default all replayed steady steps.",
     metavar="N",
 )
-@options.formats("text", "json", "csv")
+@options.formats(options.TEXT, "json", "csv")
 @options.opening
 def command(
     paths: tuple[str, ...], only_step: int | None, format_: str, opening: OpenOptions

@@ -26,7 +26,7 @@ from stepscope.cli.diagnose import show
     type=click.Path(path_type=Path),
     help="Unpack all bundled captures into FOLDER, for the tutorials of the documentation.",
 )
-@options.formats("terminal", "json", "markdown")
+@options.formats(options.TEXT, "json", "markdown")
 def command(listing: bool, folder: Path | None, format_: str) -> None:
     """Diagnose a bundled capture: a GPT trained on one H200, with a slow data loader."""
     if listing or folder is not None:

@@ -27,7 +27,7 @@ from stepscope.cli import options, registry
     metavar="CAPTURE",
     help="TERM is a finding of this capture (of its ranks, repeated): show the figures behind it.",
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], format_: str) -> None:
     """Explain a term: a cause, a column, a thread, a CUDA call, an error message, a tool ...
 

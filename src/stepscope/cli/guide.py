@@ -29,7 +29,7 @@ def _goals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
         "stepscope guide": "a short conversation",
         "stepscope guide --goal idle_gpu": "the ways to find out",
         "stepscope guide --goal scaling -- torchrun train.py": "with the commands for that program",
-        "stepscope guide --goal variance --capture run1 --json": "with a capture, for scripts",
+        "stepscope guide --goal variance --capture run1 -f json": "with a capture, for scripts",
     },
     context_settings={"allow_interspersed_args": False},
 )
@@ -48,8 +48,8 @@ def _goals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     metavar="PATH",
     help="A capture that you have; repeat it for the ranks of a job. What it answers comes first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@options.formats("text", "json")
+@click.option("--json", "as_json", is_flag=True, hidden=True)  # its name in earlier versions
+@options.formats(options.TEXT, "json")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(
     goal: str, captures: tuple[str, ...], as_json: bool, format_: str, program: tuple[str, ...]

@@ -162,7 +162,7 @@ def _write(
 
     if format_ == "json":
         options.write(options.as_json(result))
-    elif format_ == "column":
+    elif format_ == options.TEXT:
         options.write(text(result, terminal_width()))
     elif format_ == "markdown":
         options.write(markdown(result))

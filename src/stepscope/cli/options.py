@@ -97,16 +97,18 @@ def timeout(function: F) -> F:
     )(function)
 
 
-_TEXT_FORMATS = ("terminal", "text", "column")
+TEXT = "text"
+"""The format that people read on a terminal, by its name in every command."""
+_EARLIER_TEXT = ("terminal", "column")
+"""What commands of earlier versions called it, which is still understood."""
 
 
 class _Format(click.Choice[str]):
-    """A format; what people read is known by each of its names in every command."""
+    """A format; that for people is known by its earlier names, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in _TEXT_FORMATS and value not in self.choices:
-            value = next((name for name in self.choices if name in _TEXT_FORMATS), value)
-        return super().convert(value, param, ctx)
+        earlier = value in _EARLIER_TEXT and TEXT in self.choices
+        return super().convert(TEXT if earlier else value, param, ctx)
 
 
 def formats(*names: str) -> Callable[[F], F]:
@@ -156,7 +158,7 @@ def import_numpy() -> None:
 
 
 _NO_TERMINAL_COLUMNS = 110
-TABLE_FORMATS = ("column", "csv", "json", "markdown")
+TABLE_FORMATS = (TEXT, "csv", "json", "markdown")
 
 
 def limit(function: F) -> F:
@@ -164,7 +166,7 @@ def limit(function: F) -> F:
     return click.option(
         "--limit",
         type=click.IntRange(0, 1_000_000_000),
-        help="Rows to show, 0 for all; by default 20 in column and markdown, all in csv and json.",
+        help="Rows to show, 0 for all; by default 20 in text and markdown, all in csv and json.",
         metavar="N",
     )(function)
 
@@ -190,7 +192,7 @@ def write_view(
     from stepscope.render.fitted import SHOWN_ROWS, terminal_width
 
     shown = SHOWN_ROWS if rows is None else rows
-    if format_ == "column":
+    if format_ == TEXT:
         write(text(table, shown, terminal_width()))
     elif format_ == "markdown":
         write(markdown(table, shown))

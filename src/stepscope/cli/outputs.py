@@ -263,9 +263,13 @@ def write_answers(
     from stepscope.render.report_text import pieces
     from stepscope.render.text import clean
 
-    books: dict[str, Book] = {}
     # all of them first: a capture or a report that fails must not leave a part printed
-    for number, (path, outcome) in enumerate(list(answers)):
+    found = list(answers)
+    if _is_a_document(found, wanted):
+        _write_document(found, wanted, several, quiet=quiet)
+        return
+    books: dict[str, Book] = {}
+    for number, (path, outcome) in enumerate(found):
         target = wanted[number % len(wanted)]
         origin = several[number // len(wanted)] if several else None
         name = path.name if origin is None else clean(origin.title)
@@ -294,6 +298,37 @@ def write_answers(
             if not quiet:
                 click.echo(f"{name}: {outcome.request.report.name} -> {file}", err=True)
     _save_workbooks(books, wanted, quiet=quiet, force=force)
+
+
+def _write_document(
+    found: Sequence[tuple[Path, Outcome]],
+    wanted: Sequence[Target],
+    several: Sequence[Origin] | None,
+    *,
+    quiet: bool,
+) -> None:
+    """Print all answers as one document of JSON."""
+    from stepscope.render.report_text import as_document
+
+    rows = []
+    for number, (path, outcome) in enumerate(found):
+        target = wanted[number % len(wanted)]
+        origin = several[number // len(wanted)] if several else None
+        if not quiet:
+            _warn(outcome, target, path.name if origin is None else options.plain(origin.title),
+                  several=origin is not None)  # fmt: skip
+        name = str(path).encode("utf-8", "replace").decode()
+        rows.append((name, origin.rank if origin else None, outcome, target.format_))
+    options.write(as_document(rows))
+
+
+def _is_a_document(found: Sequence[tuple[Path, Outcome]], wanted: Sequence[Target]) -> bool:
+    """Whether all goes to the console as JSON: then it is one document, not one after the other.
+
+    A single table is the array of rows that Nsight Systems writes.
+    """
+    only = all(target.output == "-" and target.format_.name == "json" for target in wanted)
+    return only and (len(found) != 1 or found[0][1].table is None)
 
 
 def _warn(outcome: Outcome, target: Target, name: str, *, several: bool) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.opening
 @click.option(
     "--port",

@@ -49,6 +49,9 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Format -> file extension and its own options."""
 
+_TEXT = ("text", "terminal")
+"""What other commands call ``column``, which has its name here from Nsight Systems."""
+
 TITLES = {
     "column": "aligned columns for reading",
     "table": "a table with lines around its cells",
@@ -176,6 +179,8 @@ def parse_format(text: str, base_time: str = "ns") -> Format:
         UsageError: unknown format, option, category or unit.
     """
     name, *options = text.split(":")
+    if name in _TEXT:
+        name = "column"
     if name not in FORMATS:
         raise UsageError(f"there is no format {name!r}; {_nearest(name, tuple(FORMATS), 'format')}")
     own = FORMATS[name][1]

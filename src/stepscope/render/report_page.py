@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepscope.render.fitted import wrapped
 from stepscope.render.html import page
 from stepscope.render.markdown import escape
 from stepscope.render.report_format import Cells, Format, cells
-from stepscope.render.report_text import about, render
+from stepscope.render.report_text import about, json_rows, render
 from stepscope.render.text import clean
 
 if TYPE_CHECKING:
@@ -75,6 +77,29 @@ def markdown_page(sections: Sequence[Section], format_: Format, rows: int) -> st
                 "",
             ]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def json_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
+    """The page as one document of JSON; values are in the units that the names of columns tell."""
+    captures = [
+        {
+            "capture": section.title,
+            "facts": section.facts,
+            "reports": [
+                {
+                    "report": about(table, "name"),
+                    "title": about(table, "title"),
+                    "rows": json_rows(table.slice(0, rows), format_),
+                    "rows_left_out": max(table.num_rows - rows, 0),
+                }
+                for table in section.tables
+            ],
+            "missing": section.missing,
+        }
+        for section in sections
+    ]
+    document = {"schema": "stepscope.report/1", "captures": captures}
+    return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
 
 
 def html_page(sections: Sequence[Section], format_: Format, rows: int) -> str:

@@ -17,6 +17,8 @@ from stepscope.render.text import clean
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stepscope.reports.report import Outcome
+
 _INTEGER = re.compile(r"-?\d+")
 _ADVICE_WIDTH = 98
 _LEAST_NAME = 16
@@ -46,7 +48,7 @@ def pieces(
 
 def _whole(table: pa.Table, format_: Format, width: int | None) -> str:
     if format_.name == "json":
-        return _json(table, format_)
+        return _written(json_rows(table, format_))
     if format_.name in ("hdoc", "htable"):
         return _html(table, format_)
     return _aligned(table, format_, width)
@@ -58,8 +60,8 @@ def about(table: pa.Table, key: str) -> str:
     return found.decode()
 
 
-def _json(table: pa.Table, format_: Format) -> str:
-    """An array of objects, one a row; null where there is no value."""
+def json_rows(table: pa.Table, format_: Format) -> list[dict[str, object]]:
+    """An object a row; null where there is no value."""
     found = cells(table, format_)
     columns: list[list[object]] = []
     for column, numeric in zip(found.columns, found.numeric, strict=True):
@@ -67,8 +69,28 @@ def _json(table: pa.Table, format_: Format) -> str:
             columns.append([_number(text) for text in column])
         else:
             columns.append([text if text else None for text in column])
-    rows = [dict(zip(found.head, row, strict=True)) for row in zip(*columns, strict=True)]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n"
+    return [dict(zip(found.head, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def as_document(answers: Sequence[tuple[str, int | None, Outcome, Format]]) -> str:
+    """What several reports say, or one of several captures, as one document of JSON.
+
+    Args:
+        answers: (capture, its rank where that is known, what a report says of it, how).
+    """
+    shown, skipped = [], []
+    for capture, rank, outcome, format_ in answers:
+        head = {"report": outcome.request.report.name, "capture": capture, "rank": rank}
+        if outcome.table is None:
+            skipped.append({**head, "reason": outcome.missing})
+        else:
+            rows = json_rows(outcome.table, format_)
+            shown.append({**head, "title": about(outcome.table, "title"), "rows": rows})
+    return _written({"schema": "stepscope.reports/1", "reports": shown, "skipped": skipped})
+
+
+def _written(document: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def _number(text: str) -> object:

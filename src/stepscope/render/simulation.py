@@ -7,6 +7,8 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from stepscope.render.fitted import wrapped
 from stepscope.render.text import MAX_SENTENCE, clean, milliseconds
 from stepscope.simulation.result import PathPlace
@@ -20,6 +22,7 @@ _TIME = 10
 """Characters of a time."""
 _NAME = 90
 _LEAST_NAME = 16
+_SETTING = ("name", "title", "values", "example", "help", "model", "assumes", "checked", "refuses")
 _SHOWN = 10
 _LEAST_SHARE = 0.005
 
@@ -115,6 +118,13 @@ def _memory(need: MemoryNeed) -> str:
         f"{need.peak_bytes / gb:.1f}{whole} GB ({need.low_bytes / gb:.1f} to "
         f"{need.high_bytes / gb:.1f}){fits}"
     )
+
+
+def settings_json(known: Sequence[Setting]) -> str:
+    """What can be set, for scripts."""
+    rows = [{name: getattr(one, name) for name in _SETTING} for one in known]
+    document = {"schema": "stepscope.settings/1", "settings": rows}
+    return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
 
 
 def settings_text(known: Sequence[Setting], width: int | None = None) -> str:

@@ -1,7 +1,8 @@
-"""Every command keeps its lines within the terminal, and loses no figure to do so."""
+"""What holds for every command: lines within the terminal, one document of JSON."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -85,6 +86,61 @@ def test_lines_fit_the_terminal(
         assert [
             line for line in long if " " in line.strip() and not COMMAND_TO_COPY.match(line)
         ] == []
+
+
+@pytest.mark.parametrize(
+    "call", [call for calls in SHOWN.values() for call in calls if "--help-" not in call]
+)
+def test_json_is_one_document(
+    call: str,
+    captures: Path,
+    reader: Stepscope,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(captures)
+    stored = tmp_path / "stored.json"
+    if "{stored}" in call:
+        stored.write_text(reader("diagnose", "starved.sqlite", "-f", "json").stdout)
+    done = reader.ends(*call.format(new=tmp_path / "new", stored=stored).split(), "-f", "json")
+    assert done.returncode in (0, 1), done.stderr
+    assert json.loads(done.stdout)["schema"].startswith("stepscope.")
+
+
+def test_a_single_report_is_the_array_of_nsys(captures: Path, reader: Stepscope) -> None:
+    words = ("stats", captures / "starved.sqlite", "-f", "json", "-r")
+    assert len(json.loads(reader(*words, "nvtx_sum").stdout)) > 1
+    (held,) = json.loads(reader(*words, "nvtx_sum,osrt_sum").stdout)["reports"]
+    assert held["report"] == "nvtx_sum"
+    assert held["rows"] == json.loads(reader(*words, "nvtx_sum").stdout)
+    missing = json.loads(reader(*words, "osrt_sum").stdout)
+    assert missing["reports"] == []
+    assert missing["skipped"][0]["reason"].endswith("nsys profile -t osrt")
+
+
+def test_what_was_removed_is_told_in_json(stepscope: Stepscope) -> None:
+    assert stepscope.json("cache", "clear")["freed_bytes"] == 0
+
+
+@pytest.mark.parametrize("name", sorted(registry.commands()))
+def test_formats_have_one_name(name: str) -> None:
+    of_nsys = {"stats", "analyze"}
+    formats = [o for o in registry.commands()[name].params if "--format" in o.opts]
+    assert len(formats) == 1
+    if name not in of_nsys:
+        kinds = list(formats[0].type.choices)
+        assert kinds[0] == "text"
+        assert "json" in kinds
+        assert not {"column", "terminal"} & {*kinds}
+
+
+@pytest.mark.parametrize("earlier", ["text", "terminal", "column"])
+def test_earlier_names_of_text_are_understood(
+    earlier: str, captures: Path, reader: Stepscope
+) -> None:
+    for words in (("kernels",), ("diagnose",), ("stats", "-r", "nvtx_sum")):
+        call = (*words, captures / "starved.sqlite")
+        assert reader(*call, "-f", earlier).stdout == reader(*call).stdout
 
 
 def test_every_command_is_looked_at() -> None:
