@@ -543,6 +543,7 @@ def test_encodings(encoding: str, format_: str, command: Stepscope, starved: Pat
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         {"LC_ALL": "POSIX", "LANG": ""},
         {"NO_COLOR": "1"},
+        {"FORCE_COLOR": "1", "TERM": "xterm-256color"},
         {"TERM": "dumb"},
         {"COLUMNS": "20"},
         {"COLUMNS": "nonsense", "LINES": "-3"},
@@ -592,7 +593,10 @@ def test_terminals(command: Stepscope, starved: Path) -> None:
     assert "\x1b[" in coloured
     for plain in ({**colour, "NO_COLOR": "1"}, {"TERM": "dumb", "COLUMNS": "100"}):
         text = on_terminal(command, "diagnose", str(starved), **plain)
-        assert not re.search(r"\x1b\[[0-9;]*3[0-9]", text)
+        assert "\x1b" not in text  # nor bold nor dim
+        assert text == re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    empty = on_terminal(command, "diagnose", str(starved), **colour, NO_COLOR="")
+    assert empty == coloured  # as no-color.org says
     narrow = on_terminal(command, "diagnose", str(starved), TERM="dumb", COLUMNS="20")
     assert "Input starvation" in narrow
     prose = [line for line in narrow.splitlines() if line.startswith("   ")]

@@ -235,7 +235,11 @@ def warn_of_problems(job: Job) -> None:
 
 
 def console() -> Console:
-    """A console on standard output; plain text of a fixed width when it is not a terminal."""
+    """A console on standard output; plain text of a fixed width when it is not a terminal.
+
+    Where ``NO_COLOR`` is set there is no style either: who asks for no colour reads or stores the
+    text, where escape codes of any kind are in the way.
+    """
     from rich.console import Console
 
     class Plain(Console):
@@ -247,9 +251,12 @@ def console() -> Console:
     if sys.stdout.isatty() and stated.isdecimal() and int(stated):
         wide = int(stated)  # rich asks for it only where it does not take the terminal for dumb
     high = None if wide is None else 25
+    # rich would keep bold and dim under NO_COLOR, and write both into files under FORCE_COLOR
+    styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return Plain(
-        highlight=False, markup=False, emoji=False, width=wide, height=high, soft_wrap=False
-    )
+        highlight=False, markup=False, emoji=False, width=wide, height=high, soft_wrap=False,
+        color_system="auto" if styled else None,
+    )  # fmt: skip
 
 
 def as_json(result: object) -> str:
