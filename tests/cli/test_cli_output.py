@@ -396,6 +396,11 @@ def test_cache(tmp_path: Path, sqlite_capture: Path, kineto_capture: Path) -> No
     assert "Invalid value" in is_one_line(runner("cache", "burn", expect=2).stderr)
 
 
+def test_sql_that_names_no_column_is_told_in_our_words(command: Stepscope, starved: Path) -> None:
+    done = command("query", starved, "SELECT nosuch FROM gpu_op", expect=2)
+    assert is_one_line(done.stderr).startswith('SQL: Referenced column "nosuch" not found')
+
+
 def test_help_and_version(command: Stepscope) -> None:
     from stepscope.cli.registry import commands, summary
 
@@ -416,7 +421,13 @@ def test_help_and_version(command: Stepscope) -> None:
         (["diagnoze", "x"], "did you mean 'diagnose'?"),
         (["step"], "did you mean 'steps'?"),
         (["qwertz"], "commands: run, capture, doctor"),
-        (["diagnose"], "Missing argument"),
+        (["diagnose"], "Missing argument 'PATH...'; stepscope diagnose --help shows how"),
+        (["memory", "x", "--zero", "9"], "'--zero': 9 is not from 1 to 3"),
+        (["memory", "x", "--fits", "abc"], "'--fits': 'abc' is no size"),
+        (["whatif"], "Missing argument 'PATH...'; stepscope whatif --help"),
+        (["job", "no-such-file"], "no-such-file does not exist; check the path"),
+        (["job", "x", "--topology", "none.json"], "none.json: No such file or directory; check"),
+        (["completion", "tcsh"], "Invalid value for 'SHELL': 'tcsh' is not one of"),
         (["diagnose", "x", "--fromat", "json"], "--fromat"),
         (["diagnose", "x", "--format", "yaml"], "'yaml' is not one of"),
         (["steps", "x", "--format", "html"], "'html' is not one of"),

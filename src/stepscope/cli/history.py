@@ -132,7 +132,9 @@ def command(
         raise UsageError(f"history {action} writes no file; leave --output out")
     if bool(paths) != (action == "add"):
         raise UsageError(
-            "history add needs captures" if action == "add" else f"history {action} takes no PATH"
+            "history add needs captures, as in stepscope history add run1"
+            if action == "add"
+            else f"history {action} takes no PATH; leave it out"
         )
     _refuse_unused(action)
     _refuse_memory(file, target)
