@@ -427,7 +427,6 @@ def test_help_and_version(command: Stepscope) -> None:
         (["whatif"], "Missing argument 'PATH...'; stepscope whatif --help"),
         (["job", "no-such-file"], "no-such-file does not exist; check the path"),
         (["job", "x", "--topology", "none.json"], "none.json: No such file or directory; check"),
-        (["completion", "tcsh"], "Invalid value for 'SHELL': 'tcsh' is not one of"),
         (["diagnose", "x", "--fromat", "json"], "--fromat"),
         (["diagnose", "x", "--format", "yaml"], "'yaml' is not one of"),
         (["steps", "x", "--format", "html"], "'html' is not one of"),

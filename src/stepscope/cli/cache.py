@@ -17,7 +17,7 @@ from stepscope.cli import options, registry
         "stepscope cache clear": "remove all of it",
     },
 )
-@click.argument("action", type=click.Choice(["show", "clear"]), default="show", metavar="[ACTION]")
+@click.argument("action", type=click.Choice(["show", "clear"]), default="show")
 @click.option(
     "--kind",
     type=click.Choice(["captures", "timeline", "answers"]),

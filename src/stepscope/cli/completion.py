@@ -18,7 +18,7 @@ _SHELLS = ("bash", "zsh", "fish")
         "stepscope completion fish | source": "in this shell",
     },
 )
-@click.argument("shell", type=click.Choice(_SHELLS), metavar="SHELL")
+@click.argument("shell", type=click.Choice(_SHELLS))
 @options.formats(options.TEXT, "json")
 def command(shell: str, format_: str) -> None:
     """Print the completion of commands, options and files for bash, zsh or fish.

@@ -21,7 +21,7 @@ _ACTIONS = ("show", "install")
         "stepscope skill install --path ~/.claude/skills": "for all projects",
     },
 )
-@click.argument("action", type=click.Choice(_ACTIONS), metavar="ACTION")
+@click.argument("action", type=click.Choice(_ACTIONS))
 @click.argument("file", default="")
 @click.option(
     "--path",

@@ -26,8 +26,8 @@ _LONGEST_NAME = 120
 _SHORTEST_PROSE = 20
 _NOTE = re.compile(r" *[·-] ")
 _BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?i?B(?:/s)?|TFLOP/s)(?:\W|$))")
-_TIED = "\N{NO-BREAK SPACE}"
-"""Ties a figure to its unit while lines are broken."""
+TIED = "\N{NO-BREAK SPACE}"
+"""Ties words, such as a figure and its unit, while lines are broken; a space afterwards."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +111,14 @@ def wrapped(text: str, width: int | None, *, indent: int = 0, hang: int = 0) -> 
     """
     room = max(PROSE_WIDTH if width is None else width, hang + _SHORTEST_PROSE)
     lines = textwrap.wrap(
-        _BEFORE_UNIT.sub(_TIED, text),
+        _BEFORE_UNIT.sub(TIED, text),
         room,
         initial_indent=" " * indent,
         subsequent_indent=" " * hang,
         break_long_words=False,
         break_on_hyphens=False,
     )
-    lines = [line.replace(_TIED, " ") for line in lines]
+    lines = [line.replace(TIED, " ") for line in lines]
     return [line if len(line) <= room else line.lstrip().rjust(room) for line in lines]
 
 

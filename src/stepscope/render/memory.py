@@ -11,6 +11,7 @@ from stepscope.render import tables
 from stepscope.render.fitted import (
     PROSE_WIDTH,
     SHOWN_ROWS,
+    TIED,
     Column,
     fitted,
     more_rows,
@@ -187,7 +188,7 @@ def _chart(device: DeviceMemory, width: int | None) -> list[str]:
     scale = [device.peak.allocated_bytes * (level + 1) // _HIGH for level in range(_HIGH)][::-1]
     lines = [f"{s / _MIB:>9,.0f} |{''.join(r)}" for s, r in zip(scale, grid, strict=True)]
     legend = ", ".join(
-        f"{_MARKS[n]} {n.replace('_', ' ')}" for n in device.timeline.by_category_bytes
+        f"{_MARKS[n]}{TIED}{n.replace('_', TIED)}" for n in device.timeline.by_category_bytes
     )
     axis = f"{'MiB':>9} +{'-' * wide}{until}"
     return [*lines, axis, *wrapped(legend, width, indent=_AXIS, hang=_AXIS)]
