@@ -180,7 +180,7 @@ def test_every_column_option_charge_and_evidence_appears() -> None:
         opt
         for command in commands().values()
         for parameter in command.params
-        if isinstance(parameter, click.Option)
+        if isinstance(parameter, click.Option) and not parameter.hidden
         for opt in parameter.opts
     }
     assert [o for o in options if f"`{o}`" not in text_of("commands.md")] == []

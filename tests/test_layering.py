@@ -168,7 +168,7 @@ ARROWS: dict[str, set[str]] = {
     "server": {
         *("api", "render", "timeline.panels", "timeline.stepview.steps", "timeline.answers"),
         *("compare.result", "compare.step_rows", "diagnosis.result", "jobs.job_grid"),
-        *("jobs.job_result", "trace.errors", "trace.notes", "trace.problems", "trace.text"),
+        *("jobs.job_result", "trace.errors", "trace.notes", "trace.text"),
     },
     # A front door for coding agents; it serves HTTP as the timeline's server does.
     "agent": {

@@ -96,6 +96,12 @@ def test_contradictions_are_refused(tmp_path: Path, more: dict[str, Any], summar
         prepare(options(tmp_path, backend="collector", **more))
 
 
+def test_a_tool_that_is_missing_is_named(tmp_path: Path) -> None:
+    for backend in ("nsys", "ncu"):
+        with pytest.raises(CaptureError, match=f"^{backend} is not installed: install "):
+            prepare(options(tmp_path, backend=backend))
+
+
 def test_an_output_that_exists_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine").touch()

@@ -6,8 +6,10 @@ import atexit
 import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -68,6 +70,20 @@ class Stepscope:
         done = self.ends(*arguments, **env)
         assert done.returncode == expect, (done.returncode, done.stdout[-2000:], done.stderr)
         return done
+
+    def on_terminal(self, *arguments: str | Path, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run to whatever end with standard output on a pseudo terminal."""
+        ours, theirs = pty.openpty()
+        words = [*map(str, arguments)]
+        with tempfile.TemporaryFile() as errors:
+            fork = forks().start(words, self.environment(**env), theirs, errors.fileno())
+            os.close(theirs)
+            text = all_that_comes(ours)
+            os.close(ours)
+            code = fork.wait()
+            errors.seek(0)
+            shown = text.decode().replace("\r\n", "\n")
+            return subprocess.CompletedProcess(words, code, shown, errors.read().decode())
 
     def json(self, *arguments: str | Path, **env: str) -> Any:
         return json.loads(self(*arguments, "--format", "json", **env).stdout)

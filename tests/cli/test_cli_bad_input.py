@@ -449,7 +449,7 @@ def test_names_of_files(
                     ["info"], ["info", "-f", "json"]):  # fmt: skip
         assert "\x1b" not in stepscope(*command, os.fsdecode(path)).stdout
     listed = stepscope("cache", "show").stdout
-    assert len(listed.splitlines()) == 2
+    assert len(listed.split("\n\n")[1].splitlines()) == 3  # head, rule, one capture
     assert "\x1b" not in listed
     Path(os.fsdecode(path)).write_bytes(b"SQLite format 3\0")
     done = subprocess.run(

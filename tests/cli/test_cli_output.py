@@ -8,7 +8,6 @@ import io
 import json
 import math
 import os
-import pty
 import re
 import sqlite3
 import subprocess
@@ -381,13 +380,13 @@ def test_cache(tmp_path: Path, sqlite_capture: Path, kineto_capture: Path) -> No
     assert found["bytes"] == sum(entry["bytes"] for entry in found["entries"]) > 0
     text = runner("cache", STEPSCOPE_CACHE_MAX_BYTES="1000000000").stdout
     assert "2 captures" in text
-    assert "of 1 GB" in text
+    assert "of 1.0 GB" in text
     runner("diagnose", sqlite_capture)
     (used, other) = runner.json("cache")["entries"]
     assert set(used["bytes_by_kind"]) == {"captures", "answers"}
     assert sum(used["bytes_by_kind"].values()) == used["bytes"]
     assert set(other["bytes_by_kind"]) == {"captures"}
-    assert "MB answers" in runner("cache").stdout
+    assert "answers" in runner("cache").stdout
     assert "0.0 MB freed" in runner("cache", "clear", "--kind", "timeline").stdout
     runner("cache", "clear", "--kind", "answers")
     (used, other) = runner.json("cache")["entries"]
@@ -396,6 +395,11 @@ def test_cache(tmp_path: Path, sqlite_capture: Path, kineto_capture: Path) -> No
     assert runner.json("cache")["entries"] == []
     assert "0.0 MB freed" in runner("cache", "clear").stdout
     assert "Invalid value" in is_one_line(runner("cache", "burn", expect=2).stderr)
+
+
+def test_sql_that_names_no_column_is_told_in_our_words(command: Stepscope, starved: Path) -> None:
+    done = command("query", starved, "SELECT nosuch FROM gpu_op", expect=2)
+    assert is_one_line(done.stderr).startswith('SQL: Referenced column "nosuch" not found')
 
 
 def test_help_and_version(command: Stepscope) -> None:
@@ -418,7 +422,12 @@ def test_help_and_version(command: Stepscope) -> None:
         (["diagnoze", "x"], "did you mean 'diagnose'?"),
         (["step"], "did you mean 'steps'?"),
         (["qwertz"], "commands: run, capture, doctor"),
-        (["diagnose"], "Missing argument"),
+        (["diagnose"], "Missing argument 'PATH...'; stepscope diagnose --help shows how"),
+        (["memory", "x", "--zero", "9"], "'--zero': 9 is not from 1 to 3"),
+        (["memory", "x", "--fits", "abc"], "'--fits': 'abc' is no size"),
+        (["whatif"], "Missing argument 'PATH...'; stepscope whatif --help"),
+        (["job", "no-such-file"], "no-such-file does not exist; check the path"),
+        (["job", "x", "--topology", "none.json"], "none.json: No such file or directory; check"),
         (["diagnose", "x", "--fromat", "json"], "--fromat"),
         (["diagnose", "x", "--format", "yaml"], "'yaml' is not one of"),
         (["steps", "x", "--format", "html"], "'html' is not one of"),
@@ -545,6 +554,7 @@ def test_encodings(encoding: str, format_: str, command: Stepscope, starved: Pat
         {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
         {"LC_ALL": "POSIX", "LANG": ""},
         {"NO_COLOR": "1"},
+        {"FORCE_COLOR": "1", "TERM": "xterm-256color"},
         {"TERM": "dumb"},
         {"COLUMNS": "20"},
         {"COLUMNS": "nonsense", "LINES": "-3"},
@@ -583,25 +593,9 @@ def forked(
 
 def on_terminal(command: Stepscope, *arguments: str, **env: str) -> str:
     """Run with standard output on a pseudo terminal."""
-    main, other = pty.openpty()
-    errors = tempfile.TemporaryFile()  # noqa: SIM115  (closed below)
-    process = forks().start([*arguments], command.environment(**env), other, errors.fileno())
-    os.close(other)
-    parts = []
-    while True:
-        try:
-            part = os.read(main, 65536)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not part:
-            break
-        parts.append(part)
-    os.close(main)
-    code = process.wait()
-    with errors:
-        errors.seek(0)
-        assert (code, errors.read()) == (0, b"")
-    return b"".join(parts).decode().replace("\r\n", "\n")
+    done = command.on_terminal(*arguments, **env)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 def test_terminals(command: Stepscope, starved: Path) -> None:
@@ -610,7 +604,10 @@ def test_terminals(command: Stepscope, starved: Path) -> None:
     assert "\x1b[" in coloured
     for plain in ({**colour, "NO_COLOR": "1"}, {"TERM": "dumb", "COLUMNS": "100"}):
         text = on_terminal(command, "diagnose", str(starved), **plain)
-        assert not re.search(r"\x1b\[[0-9;]*3[0-9]", text)
+        assert "\x1b" not in text  # nor bold nor dim
+        assert text == re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    empty = on_terminal(command, "diagnose", str(starved), **colour, NO_COLOR="")
+    assert empty == coloured  # as no-color.org says
     narrow = on_terminal(command, "diagnose", str(starved), TERM="dumb", COLUMNS="20")
     assert "Input starvation" in narrow
     prose = [line for line in narrow.splitlines() if line.startswith("   ")]

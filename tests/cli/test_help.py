@@ -44,7 +44,8 @@ def test_a_command_that_needs_another_word_shows_its_help(
 def test_a_missing_action_is_one_line(stepscope: Stepscope) -> None:
     output = stepscope.refuses("history", "--name", "x")
     assert output == (
-        "Missing argument 'ACTION'. Choose from: add, list, plot, bisect, keep, copy, log"
+        "Missing argument 'ACTION'. Choose from: add, list, plot, bisect, keep, copy, log; "
+        "stepscope history --help shows how it is called"
     )
     assert "'foo' is not one of" in stepscope.refuses("capture", "foo", "1")
 

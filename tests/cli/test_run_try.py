@@ -47,7 +47,7 @@ def test_a_folder_in_use_and_a_program_that_is_not_there(
     message = stepscope.refuses("run", "--try", "tf32", "-o", tmp_path, "--", sys.executable)
     assert "is not empty" in message
     done = stepscope.ends("run", "--try", "tf32", "-o", tmp_path / "o", "--", "no-such-program")
-    assert done.returncode == 127
+    assert done.returncode == 2
 
 
 def test_the_runs_are_listed_and_nothing_is_done(stepscope: Stepscope, tmp_path: Path) -> None:

@@ -61,15 +61,11 @@ def test_a_column_names_rank_and_capture(reader: Stepscope, ranks: list[Path]) -
     assert {(row["Rank"], row["Capture"]) for row in first} == {("0", str(ranks[1]))}
     assert {(row["Rank"], row["Capture"]) for row in second} == {("1", str(ranks[0]))}
     assert {row["Instances"] for row in second} == {"4"}
-    decoder, text, found = json.JSONDecoder(), reader("stats", *ranks, *REPORT, "-f", "json"), []
-    rest = text.stdout.strip()
-    while rest:
-        document, end = decoder.raw_decode(rest)
-        found += document
-        rest = rest[end:].strip()
-    assert [(row["Rank"], row["Capture"]) for row in found] == [
+    found = json.loads(reader("stats", *ranks, *REPORT, "-f", "json").stdout)["reports"]
+    assert [(one["rank"], one["capture"]) for one in found] == [
         (0, str(ranks[1])), (1, str(ranks[0])),
     ]  # fmt: skip
+    assert [one["rows"][0]["Instances"] for one in found][1] == 4
     assert reader("stats", *ranks, *REPORT, "-f", "hdoc").stdout.count("<th>Rank</th>") == 2
 
 

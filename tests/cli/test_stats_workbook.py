@@ -75,7 +75,9 @@ def test_several_captures_share_the_sheets(reader: Stepscope, tmp_path: Path) ->
 @pytest.mark.parametrize("text", ["=1+1", "<b>&\"'", "a\x00\x1b[31mb", "\ud800", "é\n\t", " x "])
 def test_texts_stay_texts(text: str) -> None:
     stream = io.BytesIO()
-    write_workbook(stream, [Sheet(text, Cells(["n", text], [["1"], [text]], [True, False]))])
+    write_workbook(
+        stream, [Sheet(text, Cells(["n", text], [["1"], [text]], [True, False], [False, False]))]
+    )
     ((name, cells),) = read(stream).items()
     assert 0 < len(name) <= 31
     assert cells[0][0] == "n"
@@ -93,7 +95,7 @@ def test_large_numbers_and_many_sheets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workbook, "_MOST_ROWS", 3)
     stream = io.BytesIO()
     values = ["1", "", "nan", "1700000000000000123", "-0.5", "1e-07", "12"]
-    sheet = Sheet("a/b:" + "x" * 40, Cells(["v"], [values], [True]))
+    sheet = Sheet("a/b:" + "x" * 40, Cells(["v"], [values], [True], [False]))
     write_workbook(stream, [sheet, sheet])
     found = read(stream)
     assert len(found) == len({name.lower() for name in found}) == 6

@@ -11,7 +11,15 @@ import pytest
 from tests.cli.command import Stepscope
 
 from stepscope.render import views
-from stepscope.render.fitted import Column, fitted, folded, more_rows, name_column, wrapped
+from stepscope.render.fitted import (
+    PROSE_WIDTH,
+    Column,
+    fitted,
+    folded,
+    more_rows,
+    name_column,
+    wrapped,
+)
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::add>"
 
@@ -57,7 +65,7 @@ def test_steps_are_in_milliseconds_and_percent() -> None:
 
 def test_the_same_step_of_all_devices_stands_together() -> None:
     table = views.in_step_order(steps(4, 12, steady_from=1))
-    lines = views.steps_text(table, 20, None).splitlines()
+    lines = views.steps_text(table, 20, 130).splitlines()
     assert lines[2].split()[:2] == ["step", "rank"]
     assert [line.split()[:2] for line in lines[4:8]] == [["0", str(rank)] for rank in range(4)]
     assert [line.split()[-1] for line in lines[4:9]] == ["no"] * 4 + ["yes"]
@@ -69,7 +77,7 @@ def test_ranks_that_count_from_another_step_are_put_beside_it() -> None:
     table = views.in_step_order(steps(2, 3), {0: 0, 1: 1})
     both = zip(table.column("step").to_pylist(), table.column("rank").to_pylist(), strict=True)
     assert list(both) == [(0, 0), (1, 0), (0, 1), (2, 0), (1, 1), (2, 1)]
-    assert "since each rank's own recording began" in views.steps_text(table, 0, None)
+    assert "since each rank's own recording began" in views.steps_text(table, 0, 130)
     assert "recording" not in views.steps_text(steps(1, 3), 0, None)
 
 
@@ -107,11 +115,28 @@ def test_more_rows_are_counted() -> None:
 
 def test_prose_is_wrapped_at_words() -> None:
     assert wrapped("a b", None) == ["a b"]
+    long = "words " * 40
+    assert max(map(len, wrapped(long, None))) <= PROSE_WIDTH  # text is also read in files
     assert wrapped("- one two three four five six", 22, hang=2) == [
         "- one two three four",
         "  five six",
     ]
     assert wrapped("x" * 40, 10) == ["x" * 40]  # a path can be copied
+    # where it finds room in the line, it gives up its indentation
+    assert wrapped("name  " + "x" * 27, 30, hang=6) == ["name", "   " + "x" * 27]
+
+
+def test_a_figure_stays_with_its_unit() -> None:
+    assert wrapped("it takes as much as 12 % more", 23) == ["it takes as much as", "12 % more"]
+    assert wrapped("from 0.51 ms, 2 steps", 20) == ["from 0.51 ms, 2", "steps"]
+
+
+def test_sentences_in_a_table_are_broken_instead_of_cut() -> None:
+    columns = [
+        Column("n", ["1", "22"]),
+        Column("meaning", ["a b c d e f", "short"], least=4, prose=True),
+    ]
+    assert fitted(columns, 9) == [" n  mean…", "--  -----", " 1  a b c", "    d e f", "22  short"]
 
 
 def test_notes_are_folded_but_tables_and_commands_are_not() -> None:

@@ -170,13 +170,12 @@ def test_a_history_is_kept(
     assert run(history, "list", "-f", "csv")[1].count("\n") == 3
     run(history, "list", "-f", "parquet", "-o", "x.parquet")
     assert (tmp_path / "x.parquet").stat().st_size > 0
-    plotted = run(history, "plot")[1].splitlines()
-    assert plotted[0] == (
+    plotted = " ".join(run(history, "plot")[1].split())
+    assert plotted.startswith(
         "step_ms of cnn, 2 runs, too few to find a change of level: that takes about 12 runs, at "
-        "least 3 on each side of it"
+        "least 3 on each side of it the last run, entry 2, is +1"
     )
-    assert plotted[1].startswith("the last run, entry 2, is +1")
-    assert "% against the median of the 1 run before it (15" in plotted[1]
+    assert "% against the median of the 1 run before it (15" in plotted
     assert json.loads(run(history, "plot", "-f", "json")[1])["marks"] == []
     assert run(history, "plot", "-f", "html")[1].lower().startswith("<!doctype html>")
     assert "No change" in run(history, "bisect")[1]
@@ -226,8 +225,8 @@ def test_no_command_writes_over_what_it_reads(captures: tuple[str, str], tmp_pat
 
 def test_history_refuses_a_format_that_an_action_does_not_have(captures: tuple[str, str]) -> None:
     run(history, "add", captures[0])
-    for arguments in (("keep", "--latest", "1", "-f", "json"), ("plot", "-f", "csv"),
-                      ("list", "-f", "html"), ("bisect", "-f", "json")):  # fmt: skip
+    for arguments in (("keep", "--latest", "1", "-f", "csv"), ("plot", "-f", "csv"),
+                      ("list", "-f", "html"), ("bisect", "-f", "html")):  # fmt: skip
         with pytest.raises(UsageError, match="has no --format"):
             run(history, *arguments)
     with pytest.raises(UsageError, match="writes no file"):
@@ -300,7 +299,10 @@ def test_a_bisection_of_few_runs_says_that_they_are_few(captures: tuple[str, str
     for capture in captures:
         run(history, "add", capture, "--name", "x")
     output = run(history, "bisect")[1]
-    assert output.endswith("takes about 12 runs, at least 3 on each side of it, and there are 2.\n")
+    told = " ".join(output.split())
+    assert told.endswith("takes about 12 runs, at least 3 on each side of it, and there are 2.")
+    as_json = json.loads(run(history, "bisect", "-f", "json")[1])
+    assert as_json["message"] == told
     assert run(history, "keep", "--latest", "1")[1] == "1 run removed\n"
 
 
@@ -309,8 +311,6 @@ def test_a_comparison_fits_the_terminal(
     width: int, captures: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for wanted in (captures, (*captures, captures[0])):
-        whole = run(compare, *wanted)[1]
-        assert max(map(len, whole.splitlines())) > 100  # a pipe gets whole lines
         with monkeypatch.context() as patch:
             patch.setattr(fitted, "terminal_width", lambda: width)
             lines = run(compare, *wanted)[1].splitlines()

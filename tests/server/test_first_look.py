@@ -70,7 +70,10 @@ def rank(folder: Path, number: int) -> Path:
     b.gpu("NVIDIA Test")
     target = folder / f"rank{number}"
     target.mkdir()
-    return b.trace(target, rank=number, world_size=RANKS, rank_source="environment RANK").folder
+    counted = {"launched_before": 64 + number} if number < 2 else {}
+    return b.trace(
+        target, counted=counted, rank=number, world_size=RANKS, rank_source="environment RANK"
+    ).folder
 
 
 @pytest.fixture(scope="module")
@@ -156,6 +159,30 @@ def test_rows_of_a_job_are_shortened_where_the_window_is_low(page: Any, job: Ser
         assert page.locator(".track", has_text="Stream").count() == 2
     finally:
         page.set_viewport_size({"width": 1500, "height": HEIGHT})
+
+
+def test_a_narrow_window_holds_the_whole_page(page: Any, job: Served) -> None:
+    page.set_viewport_size({"width": 800, "height": HEIGHT})
+    try:
+        opened(page, job)
+        # ranks 0 and 1 have 64 and 65: what stands in the footer is of all captures, as elsewhere
+        footer = page.locator("footer").inner_text()
+        assert "notice: 129 x " in footer
+        assert " in 2 captures" in footer
+        assert page.evaluate("document.documentElement.scrollWidth") == 800
+        aside = page.locator("aside").bounding_box()
+        assert aside["x"] + aside["width"] == 800
+        assert page.locator(".gutter .ruler").inner_text() == "Steps of rank 0"
+        page.locator("aside summary", has_text="Notes").click()
+        assert "129 x " in page.locator("aside").inner_text()
+    finally:
+        page.set_viewport_size({"width": 1500, "height": HEIGHT})
+
+
+def test_the_steps_of_a_single_rank_need_no_rank(page: Any, single: Served) -> None:
+    opened(page, single)
+    assert page.locator(".gutter .ruler").inner_text() == ""
+    assert f"mean of {STEPS} steps" in page.locator("[aria-label='Step budget']").inner_text()
 
 
 def test_a_late_rank_is_shown_with_those_who_wait(page: Any, imbalance: Served) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,11 +181,21 @@ class Build:
         """One row of ``device``."""
         self._add("device", process_id=PID, device=device, name=name, sm_count=sm_count, **columns)
 
-    def trace(self, folder: Path, **meta: Any) -> Trace:
-        """Write the rows as a trace."""
+    def trace(
+        self, folder: Path, *, counted: Mapping[str, int] | None = None, **meta: Any
+    ) -> Trace:
+        """Write the rows as a trace.
+
+        Args:
+            folder: where to.
+            counted: problem of the import, of ``gpu_op`` -> how often it was met.
+            **meta: fields of the metadata.
+        """
         target = folder / "built.stepscope"
         target.mkdir()
         problems = ProblemLog()
+        for problem, count in (counted or {}).items():
+            problems.count(problem, count, scope="gpu_op")
         writer = TraceWriter(target, problems)
         for table, rows in self.rows.items():
             columns: dict[str, Any] = {}

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import stepscope
 from stepscope.ncu.units import shown as shown_of_report
 from stepscope.render.tables import as_columns, as_csv, as_json
 from stepscope.trace.units import (
@@ -40,6 +42,26 @@ def test_differences_of_times(ns: int, text: str) -> None:
 )
 def test_relative_differences(share: float, text: str) -> None:
     assert signed_percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"), [(99_949_999, "99.9 ms"), (271e6, "271 ms"), (27_073_000_000, "27,073 ms")]
+)
+def test_long_times_have_separators(ns: float, text: str) -> None:
+    assert milliseconds(ns) == text
+
+
+def test_shares() -> None:
+    assert percent(0.244) == "24 %"
+    assert percent(0.2444, 1) == "24.4 %"
+    assert percent(12.345) == "1,234 %"
+
+
+def test_shares_are_written_in_one_way() -> None:
+    """Python's own ``%`` format stands close to the number; ours does not."""
+    package = Path(stepscope.__file__).parent
+    own = re.compile(r":[^{}\"]*\.\d%\}")
+    assert [file.name for file in package.rglob("*.py") if own.search(file.read_text())] == []
 
 
 @given(VALUES)

@@ -275,7 +275,11 @@ def commands_page() -> str:
         usage = " ".join(("stepscope", name, *command.collect_usage_pieces(context)))
         usage = usage.replace("[[", "[").replace("]]", "]")  # as older versions of click write it
         paragraphs = inspect.cleandoc(command.help or "").split("\n\n")
-        rows = [_option(p) for p in command.get_params(context) if isinstance(p, click.Option)]
+        rows = [
+            _option(p)
+            for p in command.get_params(context)
+            if isinstance(p, click.Option) and not p.hidden
+        ]
         parts += [f"## {name}", f"```text\n{usage}\n```", *map(prose, paragraphs)]
         if isinstance(command, WithActions):
             actions = [(code(action), prose(does)) for action, does in command.actions.items()]

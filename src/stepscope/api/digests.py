@@ -50,7 +50,7 @@ def inputs_of(paths: Sequence[str | Path]) -> Iterator[str | Path]:
             why = getattr(error, "strerror", None) or "its name is no path"
             raise InputError(f"cannot read {path}: {why}; check the path and its rights") from error
         if not there:
-            raise InputError(f"there is no file or folder {path}")
+            raise InputError(f"{path} does not exist; check the path")
         if path.is_file():
             yield path
             continue
@@ -348,7 +348,11 @@ def read_topology(given: str | Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = from_json(path.read_bytes())
     except OSError as error:
-        raise InputError(f"cannot read the topology file {path}: {error.strerror}") from error
+        raise InputError(
+            f"cannot read the topology file {path}: {error.strerror}; check its name and rights"
+        ) from error
     except JsonError as error:
-        raise InputError(f"the topology file {path} is no JSON: {error}") from error
+        raise InputError(
+            f"the topology file {path} is no JSON: {error}; correct it, or leave --topology out"
+        ) from error
     return found

@@ -27,17 +27,13 @@ def capture_errors() -> Iterator[None]:
     try:
         yield
     except LaunchError as error:
-        raise ProgramError(str(error), error.exit_code) from error
+        raise ProgramError(str(error)) from error
     except CaptureError as error:
         raise UsageError(str(error)) from error
 
 
 class ProgramError(UsageError):
-    """The program to be recorded cannot be started; exit codes are those of a shell."""
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    """The program to be recorded cannot be started."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class Captured:
         command += ["-o", str(Path(self.folder) / "digests")]
         return subprocess.run(command, check=False, stdout=2).returncode
 
-    def diagnose(self, format_: str = "terminal", beside: str = "") -> int:
+    def diagnose(self, format_: str = "text", beside: str = "") -> int:
         """Diagnose it in a process of its own, on this process's output; returns its code.
 
         A report about kernels alone is shown as a table of what limits them.
@@ -120,8 +116,7 @@ class Captured:
             command += ["diagnose", "--format", format_, beside]
             command += [part for path in paths for part in ("--ncu", path)]
         else:
-            table = "column" if format_ == "terminal" else format_
-            command += ["kernels", "--format", table, *paths[:1]]
+            command += ["kernels", "--format", format_, *paths[:1]]
         return subprocess.run(command, check=False).returncode
 
 

@@ -137,11 +137,11 @@ def _permissions() -> Iterator[Check]:
         yield Check(
             "shared memory",
             "warning",
-            f"/dev/shm has {megabytes:.0f} MB free: NVTX ranges of killed processes would be lost",
+            f"/dev/shm has {megabytes:,.0f} MB free: NVTX ranges of killed processes would be lost",
             "in a container, start it with --shm-size=1g",
         )
     else:
-        yield Check("shared memory", "ok", f"/dev/shm has {megabytes:.0f} MB free")
+        yield Check("shared memory", "ok", f"/dev/shm has {megabytes:,.0f} MB free")
 
 
 def _rights(*, admin: bool) -> Iterator[Check]:
@@ -212,7 +212,9 @@ def _streams() -> Iterator[Check]:
     """What can be recorded beside CUDA and NVTX."""
     try:
         _, wait, _ = Path("/proc/self/schedstat").read_text(encoding="utf-8").split()
-        yield Check("thread states", "ok", f"/proc tells running and waiting times ({wait} ns)")
+        yield Check(
+            "thread states", "ok", f"/proc tells running and waiting times ({int(wait):,} ns)"
+        )
     except (OSError, ValueError):
         yield Check(
             "thread states",

@@ -8,12 +8,4 @@ class CaptureError(Exception):
 
 
 class LaunchError(CaptureError):
-    """The program cannot be started.
-
-    Attributes:
-        exit_code: what a shell returns then: 127 it is not found, 126 it cannot be executed.
-    """
-
-    def __init__(self, message: str, exit_code: int) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
+    """The program cannot be started."""

@@ -1,4 +1,4 @@
-"""The program that is recorded: whether it can be started, and why not, as a shell tells it."""
+"""The program that is recorded: whether it can be started, and why not."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import shutil
 from pathlib import Path
 
 from stepscope.capture.errors import LaunchError
-
-NOT_FOUND = 127
-NOT_EXECUTABLE = 126
 
 
 def check_program(name: str) -> None:
@@ -24,29 +21,28 @@ def check_program(name: str) -> None:
     found = _place_of(name)
     if found is None:
         raise LaunchError(
-            f"{name or 'an empty name'} is no program that can be found; check its name", NOT_FOUND
+            f"{name or 'an empty name'} is no program that can be found; check its name"
         )
     if found.is_dir():
-        raise LaunchError(f"{found} is a folder, not a program", NOT_EXECUTABLE)
+        raise LaunchError(f"{found} is a folder, not a program; name the program")
     raise LaunchError(
         f"{found} may not be executed; chmod +x makes it a program, or name what runs it, as in: "
-        f"-- python {found}",
-        NOT_EXECUTABLE,
+        f"-- python {found}"
     )
 
 
 def start_failure(name: str, error: OSError) -> LaunchError:
     """What the system's refusal to start a program means."""
     if error.errno in (errno.ENOENT, errno.ENOTDIR):
-        why = "its first line names an interpreter that is not there"
-        return LaunchError(f"cannot run {name}: {why}", NOT_FOUND)
+        why = "its first line names an interpreter that is not there; correct that line"
+        return LaunchError(f"cannot run {name}: {why}")
     why = error.strerror or "unknown error"
     if error.errno == errno.ENOEXEC:
         why = (
             "it is no program for this machine; a script needs a first line such as #!/bin/sh, or "
             f"name its interpreter, as in: -- sh {name}"
         )
-    return LaunchError(f"cannot run {name}: {why}", NOT_EXECUTABLE)
+    return LaunchError(f"cannot run {name}: {why}")
 
 
 def _place_of(name: str) -> Path | None:

@@ -25,7 +25,7 @@ from stepscope.cli import options, registry
     help="What clear removes: imported captures with everything derived from them (default), "
     "only stored timelines, or only stored answers.",
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(action: str, kind: str, format_: str) -> None:
     """Show ("show", the default) or remove ("clear") the cached imports of captures.
 
@@ -37,7 +37,11 @@ def command(action: str, kind: str, format_: str) -> None:
     store = Cache()
     if action == "clear":
         freed = store.clear(kind)
-        click.echo(f"{freed / 1e6:.1f} MB freed in {store.folder}")
+        if format_ == "json":
+            cleared = {"schema": "stepscope.cache-clear/1", "folder": str(store.folder)}
+            options.write(options.as_json({**cleared, "kind": kind, "freed_bytes": freed}))
+        else:
+            click.echo(f"{freed / 1e6:,.1f} MB freed in {options.plain(str(store.folder))}")
         return
     entries = store.entries()
     total = sum(entry.bytes for entry in entries)
@@ -61,18 +65,32 @@ def command(action: str, kind: str, format_: str) -> None:
         }
         options.write(options.as_json(document))
         return
-    from stepscope.render.text import clean, plural
+    from stepscope.render.fitted import ALWAYS, Column, fitted, name_column, terminal_width, wrapped
+    from stepscope.render.text import clean, figure, plural
 
-    held = plural(len(entries), "capture")
-    click.echo(f"{store.folder}: {held}, {total / 1e6:.1f} MB of {store.limit / 1e9:g} GB")
-
-    for entry in entries:
-        used = datetime.datetime.fromtimestamp(entry.used_at).strftime("%Y-%m-%d %H:%M")
-        size = f"{entry.bytes / 1e6:8.1f} MB"
-        made = [
-            f"{count / 1e6:.1f} MB {kind}"
-            for kind, count in entry.bytes_by_kind.items()
-            if kind != "captures"
+    width = terminal_width()
+    held = f"{plural(len(entries), 'capture')}, {figure(total, 'bytes')}"
+    head = f"{clean(str(store.folder), 1000)}: {held} of {figure(store.limit, 'bytes')}"
+    lines = wrapped(head, width)
+    if entries:
+        used = [datetime.datetime.fromtimestamp(entry.used_at) for entry in entries]
+        columns = [
+            Column("used", [f"{at:%Y-%m-%d %H:%M}" for at in used], 20),
+            Column("size", [figure(entry.bytes, "bytes") for entry in entries]),
+            *(
+                Column(kind, [_size(entry.bytes_by_kind.get(kind, 0)) for entry in entries], 10)
+                for kind in ("answers", "timeline")
+            ),
+            name_column("source", [entry.source for entry in entries], least=6, weight=15),
+            name_column(
+                "capture", [entry.input_name for entry in entries], least=20, weight=ALWAYS
+            ),
         ]
-        of_it = f" (of it {', '.join(sorted(made))})" if made else ""
-        click.echo(f"  {used}  {size}  {entry.source:8} {clean(entry.input_name)}{of_it}")
+        lines += ["", *fitted(columns, width)]
+    options.write("\n".join(lines) + "\n")
+
+
+def _size(count: int) -> str:
+    from stepscope.render.text import figure
+
+    return figure(count, "bytes") if count else ""

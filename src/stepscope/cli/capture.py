@@ -33,7 +33,7 @@ _ACTIONS = {
     "action", type=click.Choice([action.split()[0] for action in _ACTIONS]), metavar="ACTION"
 )
 @click.argument("target", metavar="PID|FOLDER")
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(action: str, target: str, format_: str) -> int:
     """Control a running capture, or recover one whose launcher was killed."""
     from stepscope.api.recording import dump_capture, finalise_capture, order_capture

@@ -47,11 +47,12 @@ def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions)
     """
     from stepscope.api import Job
     from stepscope.render import comm
+    from stepscope.render.fitted import terminal_width
 
     job = Job(paths, **opening)
     if by in ("instance", "split"):
         table = job.collective_instances() if by == "instance" else job.all_to_all_splits()
-        options.write(comm.rows_as(table, by, format_))
+        options.write(comm.rows_as(table, by, format_, terminal_width()))
         options.warn_of_problems(job)
         return
     found = job.communication
@@ -62,5 +63,5 @@ def command(paths: tuple[str, ...], format_: str, by: str, opening: OpenOptions)
     elif format_ == "markdown":
         options.write(comm.as_markdown(found))
     else:
-        options.write(comm.as_columns(found))
+        options.write(comm.as_columns(found, terminal_width()))
     options.warn_of_problems(job)

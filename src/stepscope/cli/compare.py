@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from stepscope.compare.result import Comparison
     from stepscope.compare.trend import Trend
 
-_FORMATS = ("terminal", "markdown", "json", "html", "csv")
+_FORMATS = (options.TEXT, "markdown", "json", "html", "csv")
 
 
 @registry.command(
@@ -209,6 +209,6 @@ def _comparison(result: Comparison, format_: str, output: str | None) -> str:
     if format_ == "json":
         # profiles are for drawing; the baseline format holds them
         return options.as_json(msgspec.structs.replace(result, runs=[]))
-    if format_ == "terminal":
+    if format_ == options.TEXT:
         return compare_text(result, _width(output))
     return {"markdown": compare_markdown, "html": compare_html}[format_](result)

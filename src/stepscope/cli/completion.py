@@ -19,7 +19,7 @@ _SHELLS = ("bash", "zsh", "fish")
     },
 )
 @click.argument("shell", type=click.Choice(_SHELLS))
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(shell: str, format_: str) -> None:
     """Print the completion of commands, options and files for bash, zsh or fish.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     help="Only this step; by default all replayed steady steps.",
     metavar="N",
 )
-@options.formats("text", "json", "csv")
+@options.formats(options.TEXT, "json", "csv")
 @options.opening
 def command(
     paths: tuple[str, ...], only_step: int | None, format_: str, opening: OpenOptions
@@ -49,7 +49,8 @@ def command(
 
         options.write(critical_path_csv(result))
     else:
+        from stepscope.render.fitted import terminal_width
         from stepscope.render.simulation import critical_path_text
 
-        options.write(critical_path_text(result))
+        options.write(critical_path_text(result, terminal_width()))
     options.warn_of_problems(job)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@options.formats("terminal", "json", "markdown")
+@options.formats(options.TEXT, "json", "markdown")
 @options.opening
 @click.option(
     "--ncu",
@@ -78,7 +78,7 @@ def _show_many(paths: tuple[str, ...], format_: str, opening: OpenOptions, more:
     from stepscope.cli import job
     from stepscope.trace.errors import UsageError
 
-    if more or format_ not in ("terminal", "json"):
+    if more or format_ not in (options.TEXT, "json"):
         raise UsageError(
             "many ranks are diagnosed from their digests, without --brief, --ncu, --ceilings and "
             "--format markdown; leave these out, or name a few captures"

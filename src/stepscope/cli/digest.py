@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     help="Folder of the digests, one file a capture.",
 )
 @click.option("--strict", is_flag=True, help="One capture that cannot be read is an error.")
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.spread
 @options.opening
 def command(

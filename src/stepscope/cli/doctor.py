@@ -18,7 +18,7 @@ _MARKS = {"ok": "ok", "warning": "!", "missing": "-"}
     },
     context_settings={"allow_interspersed_args": False},
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(format_: str, program: tuple[str, ...]) -> None:
     """Show what can be captured on this machine, and what to do where it cannot.

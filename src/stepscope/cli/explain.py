@@ -27,7 +27,7 @@ from stepscope.cli import options, registry
     metavar="CAPTURE",
     help="TERM is a finding of this capture (of its ranks, repeated): show the figures behind it.",
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], format_: str) -> None:
     """Explain a term: a cause, a column, a thread, a CUDA call, an error message, a tool ...
 
@@ -44,17 +44,19 @@ def command(term: tuple[str, ...], listing: bool, captures: tuple[str, ...], for
             document = {"schema": "stepscope.terms/1", "terms": [[m.kind, m.id] for m in known]}
             options.write(options.as_json(document))
             return
+        from stepscope.render.fitted import prose_width
         from stepscope.render.knowledge import names_text
 
-        options.write(names_text(known, options.prose_width()))
+        options.write(names_text(known, prose_width()))
         return
     answer = explain_term(" ".join(term))
     if format_ == "json":
         options.write(options.as_json(answer))
         return
+    from stepscope.render.fitted import prose_width
     from stepscope.render.knowledge import explanation_text
 
-    options.write(explanation_text(answer, options.prose_width()))
+    options.write(explanation_text(answer, prose_width()))
 
 
 def _evidence(finding: str, captures: tuple[str, ...], format_: str) -> None:

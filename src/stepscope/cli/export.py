@@ -62,7 +62,7 @@ _TIMELINES = ("perfetto", "chrome", "speedscope")
     "--critical-path", is_flag=True, help="Draw the chain that decided how long the steps took."
 )
 @click.option("--force", is_flag=True, help="Overwrite the file or folder.")
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.opening
 def command(
     paths: tuple[str, ...],

@@ -72,7 +72,7 @@ def command(
         options.write_view(table, format_, "stepscope.gap_list/1", limit, *shown)
     else:
         single = None
-        if format_ in ("column", "markdown"):
+        if format_ in (options.TEXT, "markdown"):
             single = job.idle_gaps("gap", step=only_step, rank=rank).slice(0, _SINGLE)
         mean = len(job.explained.devices) if rank is None else 1
         summary = (render.sums_text(single, mean), render.sums_markdown(single, mean))

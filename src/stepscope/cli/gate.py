@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     type=click.Path(),
     help="Add the captures to this baseline, which is created if needed; the latest 20 are kept.",
 )
-@options.formats("terminal", "markdown", "json")
+@options.formats(options.TEXT, "markdown", "json")
 @click.option("--junit", "junit_file", type=click.Path(), help="Write JUnit XML to this file.")
 @click.option(
     "--gitlab",
@@ -104,11 +104,15 @@ def command(
     )
     if format_ == "json":
         options.write(options.as_json(result))
+    elif format_ == "markdown":
+        options.write(render.gate_markdown(result))
     else:
-        shown = render.gate_markdown if format_ == "markdown" else render.gate_text
-        options.write(shown(result))
+        from stepscope.render.fitted import terminal_width
+
+        options.write(render.gate_text(result, terminal_width()))
     if github:
-        options.write(render.github(result))
+        # beside JSON, on standard error, where the system reads them as well
+        click.echo(render.github(result), nl=False, err=format_ == "json")
     if junit_file:
         options.write_to(render.junit(result), junit_file)
     if gitlab_file:

@@ -29,7 +29,7 @@ def _goals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
         "stepscope guide": "a short conversation",
         "stepscope guide --goal idle_gpu": "the ways to find out",
         "stepscope guide --goal scaling -- torchrun train.py": "with the commands for that program",
-        "stepscope guide --goal variance --capture run1 --json": "with a capture, for scripts",
+        "stepscope guide --goal variance --capture run1 -f json": "with a capture, for scripts",
     },
     context_settings={"allow_interspersed_args": False},
 )
@@ -48,8 +48,8 @@ def _goals(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
     metavar="PATH",
     help="A capture that you have; repeat it for the ranks of a job. What it answers comes first.",
 )
-@click.option("--json", "as_json", is_flag=True, help="The same as --format json.")
-@options.formats("text", "json")
+@click.option("--json", "as_json", is_flag=True, hidden=True)  # its name in earlier versions
+@options.formats(options.TEXT, "json")
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 def command(
     goal: str, captures: tuple[str, ...], as_json: bool, format_: str, program: tuple[str, ...]
@@ -76,9 +76,10 @@ def command(
     if in_json:
         options.write(options.as_json(known))
         return
+    from stepscope.render.fitted import prose_width
     from stepscope.render.guide import goals_text
 
-    options.write(goals_text(known, options.prose_width()))
+    options.write(goals_text(known, prose_width()))
     if sys.stdin.isatty() and sys.stdout.isatty():
         _converse(program, captures)
 
@@ -95,9 +96,9 @@ def _converse(program: tuple[str, ...], captures: tuple[str, ...]) -> None:
         try:
             options.write("\n" + _text(guide(asked, program, captures)))
         except StepscopeError as error:
-            from stepscope.render.fitted import wrapped
+            from stepscope.render.fitted import prose_width, wrapped
 
-            lines = wrapped(options.plain(str(error)), options.prose_width())
+            lines = wrapped(options.plain(str(error)), prose_width())
             options.write("\n".join(lines) + "\n")
 
 
@@ -110,6 +111,7 @@ def _answer(question: str) -> str:
 
 
 def _text(answer: Guidance) -> str:
+    from stepscope.render.fitted import prose_width
     from stepscope.render.guide import guidance_text
 
-    return guidance_text(answer, options.prose_width())
+    return guidance_text(answer, prose_width())

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import click
 
 from stepscope.cli import options, registry
@@ -97,7 +100,7 @@ _ACTIONS = {
     help="keep: how many runs of each name to keep; log: how many to send, by default all.",
     metavar="N",
 )
-@options.formats("terminal", "json", "csv", "html", "parquet")
+@options.formats(options.TEXT, "json", "csv", "html", "parquet")
 @click.option("--output", "-o", type=click.Path(), help="Write to this file.")
 def command(
     action: str,
@@ -122,26 +125,24 @@ def command(
     from stepscope.render import history as render
     from stepscope.trace.errors import UsageError
 
-    offers = _FORMATS.get(action, ("terminal",))
+    offers = _FORMATS.get(action, (options.TEXT, "json"))
     if format_ not in offers:
         raise UsageError(f"history {action} has no --format {format_}; it has {', '.join(offers)}")
     if output is not None and action not in _FORMATS:
         raise UsageError(f"history {action} writes no file; leave --output out")
     if bool(paths) != (action == "add"):
         raise UsageError(
-            "history add needs captures" if action == "add" else f"history {action} takes no PATH"
+            "history add needs captures, as in stepscope history add run1"
+            if action == "add"
+            else f"history {action} takes no PATH; leave it out"
         )
     _refuse_unused(action)
     _refuse_memory(file, target)
     if action == "add":
-        added = []
         offered.send_to(trackers, ())  # a package that is missing is told before anything is added
         entries = offered.history_add(file, paths, name=name, revision=revision, label=label)
-        for entry in entries:
-            step = entry.figures["step_ms"]
-            options.write(f"entry {entry.id}: {options.plain(entry.name)}, step {step:.3f} ms\n")
-            added.append(entry)
-        offered.send_to(trackers, added)  # only then: a tracker that fails costs no entry
+        # only then: a tracker that fails costs no entry
+        offered.send_to(trackers, _added(entries, format_))
     elif action == "list":
         _list(file, name, format_, output)
     elif action == "plot":
@@ -155,9 +156,34 @@ def command(
             page = render.plot_html(plot) if format_ == "html" else render.plot_text(plot, width)
             options.write_to(page, output)
     elif action == "bisect":
-        options.write(offered.history_bisect(file, name, figure, good, bad, skip))
+        _say(action, offered.history_bisect(file, name, figure, good, bad, skip), format_)
     else:
-        options.write(_manage(action, file, name, target, trackers, latest) + "\n")
+        _say(action, _manage(action, file, name, target, trackers, latest), format_)
+
+
+def _added(entries: Iterable[Any], format_: str) -> list[Any]:
+    """What was added, said one after the other: each takes its time."""
+    added = []
+    for entry in entries:
+        added.append(entry)
+        if format_ == options.TEXT:
+            step = f"{entry.figures['step_ms']:,.3f} ms"
+            options.write(f"entry {entry.id}: {options.plain(entry.name)}, step {step}\n")
+    if format_ == "json":
+        options.write(options.as_json({"schema": _ENTRIES, "entries": added}))
+    return added
+
+
+def _say(action: str, done: str, format_: str) -> None:
+    """What an action did or advises, in words."""
+    if format_ == "json":
+        document = {"schema": "stepscope.history-action/1", "action": action}
+        options.write(options.as_json({**document, "message": done.strip()}))
+        return
+    from stepscope.render.fitted import terminal_width, wrapped
+
+    lines = [line for text in done.splitlines() for line in wrapped(text, terminal_width())]
+    options.write("\n".join(lines) + "\n")
 
 
 _USED = {
@@ -227,10 +253,11 @@ def _manage(
 
 
 _FORMATS = {
-    "list": ("terminal", "json", "csv", "parquet"),
-    "plot": ("terminal", "json", "html"),
+    "list": (options.TEXT, "json", "csv", "parquet"),
+    "plot": (options.TEXT, "json", "html"),
 }
-"""Formats of the actions that have several."""
+"""Formats of the actions that have more than text and JSON."""
+_ENTRIES = "stepscope.history/1"
 
 
 def _list(file: str, name: str, format_: str, output: str | None) -> None:
@@ -249,7 +276,7 @@ def _list(file: str, name: str, format_: str, output: str | None) -> None:
     elif format_ == "csv":
         options.write_to(render.entries_csv(entries), output)
     elif format_ == "json":
-        document = {"schema": "stepscope.history/1", "entries": entries}
+        document = {"schema": _ENTRIES, "entries": entries}
         options.write_to(options.as_json(document), output)
     else:
         from stepscope.render.fitted import terminal_width

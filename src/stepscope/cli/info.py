@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.opening
 def command(paths: tuple[str, ...], format_: str, opening: OpenOptions) -> None:
     """Show what a capture holds, what it lacks, and what was noticed while reading it."""

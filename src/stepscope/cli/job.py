@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@options.formats("terminal", "json", "html")
+@options.formats(options.TEXT, "json", "html")
 @click.option(
     "--topology",
     default="",

@@ -153,15 +153,17 @@ def _report(path: str, kernel: str, other: str, plot: str, format_: str) -> None
 def _write(
     result: T,
     format_: str,
-    text: Callable[[T], str],
+    text: Callable[[T, int | None], str],
     markdown: Callable[[T], str],
     rows: Callable[[T], pa.Table],
 ) -> None:
     """Print a result: JSON of all of it, text for people, or its rows."""
+    from stepscope.render.fitted import terminal_width
+
     if format_ == "json":
         options.write(options.as_json(result))
-    elif format_ == "column":
-        options.write(text(result))
+    elif format_ == options.TEXT:
+        options.write(text(result, terminal_width()))
     elif format_ == "markdown":
         options.write(markdown(result))
     else:

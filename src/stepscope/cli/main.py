@@ -8,6 +8,7 @@ import errno
 import gc
 import io
 import os
+import re
 import signal
 import sys
 import time
@@ -36,6 +37,7 @@ _TOO_LITTLE = (
     "the memory is not enough for this; close other programs, raise ulimit -v, or name fewer "
     "captures"
 )
+_RANGE = re.compile(r"is not in the range (-?[\d.]+)<=x<=(-?[\d.]*\d)")
 _interrupted: list[float] = []
 
 
@@ -96,7 +98,7 @@ def main() -> NoReturn:
     except click.exceptions.NoArgsIsHelpError as error:
         _show_help(error)
     except click.ClickException as error:
-        _fail(_in_words(error.format_message()), 2)
+        _fail(_in_words(error), 2)
     except (click.Abort, KeyboardInterrupt):
         _end_interrupted()
     except BrokenPipeError:
@@ -276,11 +278,16 @@ def _show_help(error: click.exceptions.NoArgsIsHelpError) -> NoReturn:
     sys.exit(2)
 
 
-def _in_words(message: str) -> str:
-    """A message of click's without the names of its own types."""
+def _in_words(error: click.ClickException) -> str:
+    """A message of click's without its notation, and with what to do where it does not say so."""
+    message = error.format_message()
     for kind, words in (("integer", "a whole number"), ("float", "a number")):
         for name in (f"a valid {kind} range.", f"a valid {kind}."):
             message = message.replace(f"is not {name}", f"is not {words}")
+    message = _RANGE.sub(r"is not from \1 to \2", message).removesuffix(".")
+    context = getattr(error, "ctx", None) or click.get_current_context(silent=True)
+    if isinstance(error, click.MissingParameter) and context is not None:
+        message = f"{message}; {context.command_path} --help shows how it is called"
     return message
 
 

@@ -38,7 +38,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{16,128}")
     show_default="a free one",
     help="Port, with --http.",
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(allow: tuple[str, ...], http: bool, port: int, format_: str) -> None:
     """Serve a coding agent: diagnosis, evidence, SQL, comparison and prediction as MCP tools.
 

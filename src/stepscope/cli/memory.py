@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--fits",
-    default="",
+    default=None,
+    callback=lambda _, __, text: options.size_of(text) if text else None,
     metavar="SIZE",
     help="Say whether the predicted peak fits into SIZE, for example 80G.",
 )
@@ -75,7 +76,7 @@ def command(
     checkpoint: bool,
     zero: int | None,
     over: int,
-    fits: str,
+    fits: int | None,
     limit: int | None,
     format_: str,
     opening: OpenOptions,
@@ -99,7 +100,7 @@ def command(
         from stepscope.api.explained import memory_change
 
         change = memory_change(batch, checkpoint, zero or 0, over)
-    found = job.memory(at, change, options.size_of(fits) if fits else None)
+    found = job.memory(at, change, fits)
     rows = memory.shown_rows(limit)
     if format_ == "csv":
         options.write(memory.as_csv(found, by, limit or 0))

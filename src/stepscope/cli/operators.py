@@ -109,7 +109,7 @@ def command(
         python=python,
         sort=sort,
     )
-    if format_ == "column":
+    if format_ == options.TEXT:
         options.write(render.averages_text(found, shown, terminal_width()))
     elif format_ == "markdown":
         options.write(render.averages_markdown(found, shown))
@@ -126,7 +126,7 @@ def _write_sheet(job: Job, sheet: str, format_: str, shown: int, limit: int) -> 
     from stepscope.render.fitted import terminal_width
 
     found = job.operator_sheet(sheet)
-    if format_ == "column":
+    if format_ == options.TEXT:
         options.write(render.sheet_text(found, shown, terminal_width()))
     elif format_ == "markdown":
         options.write(render.sheet_markdown(found, shown))

@@ -97,16 +97,18 @@ def timeout(function: F) -> F:
     )(function)
 
 
-_TEXT_FORMATS = ("terminal", "text", "column")
+TEXT = "text"
+"""The format that people read on a terminal, by its name in every command."""
+_EARLIER_TEXT = ("terminal", "column")
+"""What commands of earlier versions called it, which is still understood."""
 
 
 class _Format(click.Choice[str]):
-    """A format; what people read is known by each of its names in every command."""
+    """A format; that for people is known by its earlier names, too."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value in _TEXT_FORMATS and value not in self.choices:
-            value = next((name for name in self.choices if name in _TEXT_FORMATS), value)
-        return super().convert(value, param, ctx)
+        earlier = value in _EARLIER_TEXT and TEXT in self.choices
+        return super().convert(TEXT if earlier else value, param, ctx)
 
 
 def formats(*names: str) -> Callable[[F], F]:
@@ -156,7 +158,7 @@ def import_numpy() -> None:
 
 
 _NO_TERMINAL_COLUMNS = 110
-TABLE_FORMATS = ("column", "csv", "json", "markdown")
+TABLE_FORMATS = (TEXT, "csv", "json", "markdown")
 
 
 def limit(function: F) -> F:
@@ -164,7 +166,7 @@ def limit(function: F) -> F:
     return click.option(
         "--limit",
         type=click.IntRange(0, 1_000_000_000),
-        help="Rows to show, 0 for all; by default 20 in column and markdown, all in csv and json.",
+        help="Rows to show, 0 for all; by default 20 in text and markdown, all in csv and json.",
         metavar="N",
     )(function)
 
@@ -190,7 +192,7 @@ def write_view(
     from stepscope.render.fitted import SHOWN_ROWS, terminal_width
 
     shown = SHOWN_ROWS if rows is None else rows
-    if format_ == "column":
+    if format_ == TEXT:
         write(text(table, shown, terminal_width()))
     elif format_ == "markdown":
         write(markdown(table, shown))
@@ -233,7 +235,11 @@ def warn_of_problems(job: Job) -> None:
 
 
 def console() -> Console:
-    """A console on standard output; plain text of a fixed width when it is not a terminal."""
+    """A console on standard output; plain text of a fixed width when it is not a terminal.
+
+    Where ``NO_COLOR`` is set there is no style either: who asks for no colour reads or stores the
+    text, where escape codes of any kind are in the way.
+    """
     from rich.console import Console
 
     class Plain(Console):
@@ -245,9 +251,12 @@ def console() -> Console:
     if sys.stdout.isatty() and stated.isdecimal() and int(stated):
         wide = int(stated)  # rich asks for it only where it does not take the terminal for dumb
     high = None if wide is None else 25
+    # rich would keep bold and dim under NO_COLOR, and write both into files under FORCE_COLOR
+    styled = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     return Plain(
-        highlight=False, markup=False, emoji=False, width=wide, height=high, soft_wrap=False
-    )
+        highlight=False, markup=False, emoji=False, width=wide, height=high, soft_wrap=False,
+        color_system="auto" if styled else None,
+    )  # fmt: skip
 
 
 def as_json(result: object) -> str:
@@ -324,10 +333,6 @@ def write_to(text: str, output: str | None, *, append: bool = False) -> None:
         raise StorageError(f"cannot write {output}: {error.strerror}; name another file") from error
 
 
-_WIDEST_PROSE = 100
-"""Prose in longer lines is hard to read."""
-
-
 def known_terms(
     *kinds: str, end: str = ""
 ) -> Callable[[click.Context, click.Parameter, str], list[str]]:
@@ -345,13 +350,6 @@ def known_terms(
         return sorted(one for one in ids if one.startswith(begun))
 
     return complete
-
-
-def prose_width() -> int:
-    """Characters in a line of prose: those of the terminal, up to what still reads well."""
-    from stepscope.render.fitted import terminal_width
-
-    return min(terminal_width() or _WIDEST_PROSE, _WIDEST_PROSE)
 
 
 def plain(text: str) -> str:

@@ -166,14 +166,16 @@ def answer(
     from stepscope.api import Job
 
     if asked.about is not None:
+        from stepscope.render.fitted import prose_width
         from stepscope.render.report_help import help_text
 
-        options.write(help_text(known, asked.about, kind))
+        options.write(help_text(known, asked.about, kind, prose_width()))
         return
     if asked.about_formats is not None:
+        from stepscope.render.fitted import prose_width
         from stepscope.render.report_format import formats_text
 
-        options.write(formats_text(asked.about_formats))
+        options.write(formats_text(asked.about_formats, prose_width()))
         return
     if not paths and not asked.export:
         raise click.UsageError(f"name a capture; --help-{kind}s lists the {kind}s")
@@ -257,12 +259,17 @@ def write_answers(
     Raises:
         StorageError: a file exists or cannot be written, or a command fails.
     """
+    from stepscope.render.fitted import terminal_width
     from stepscope.render.report_text import pieces
     from stepscope.render.text import clean
 
-    books: dict[str, Book] = {}
     # all of them first: a capture or a report that fails must not leave a part printed
-    for number, (path, outcome) in enumerate(list(answers)):
+    found = list(answers)
+    if _is_a_document(found, wanted):
+        _write_document(found, wanted, several, quiet=quiet)
+        return
+    books: dict[str, Book] = {}
+    for number, (path, outcome) in enumerate(found):
         target = wanted[number % len(wanted)]
         origin = several[number // len(wanted)] if several else None
         name = path.name if origin is None else clean(origin.title)
@@ -278,7 +285,7 @@ def write_answers(
         if _is_workbook(target.output):
             books.setdefault(target.output, {}).setdefault(number % len(wanted), []).append(table)
             continue
-        text = pieces(table, target.format_)
+        text = pieces(table, target.format_, terminal_width() if target.output == "-" else None)
         if target.output == "-":
             for piece in text:
                 options.write(str(piece, "utf-8"))
@@ -291,6 +298,37 @@ def write_answers(
             if not quiet:
                 click.echo(f"{name}: {outcome.request.report.name} -> {file}", err=True)
     _save_workbooks(books, wanted, quiet=quiet, force=force)
+
+
+def _write_document(
+    found: Sequence[tuple[Path, Outcome]],
+    wanted: Sequence[Target],
+    several: Sequence[Origin] | None,
+    *,
+    quiet: bool,
+) -> None:
+    """Print all answers as one document of JSON."""
+    from stepscope.render.report_text import as_document
+
+    rows = []
+    for number, (path, outcome) in enumerate(found):
+        target = wanted[number % len(wanted)]
+        origin = several[number // len(wanted)] if several else None
+        if not quiet:
+            _warn(outcome, target, path.name if origin is None else options.plain(origin.title),
+                  several=origin is not None)  # fmt: skip
+        name = str(path).encode("utf-8", "replace").decode()
+        rows.append((name, origin.rank if origin else None, outcome, target.format_))
+    options.write(as_document(rows))
+
+
+def _is_a_document(found: Sequence[tuple[Path, Outcome]], wanted: Sequence[Target]) -> bool:
+    """Whether all goes to the console as JSON: then it is one document, not one after the other.
+
+    A single table is the array of rows that Nsight Systems writes.
+    """
+    only = all(target.output == "-" and target.format_.name == "json" for target in wanted)
+    return only and (len(found) != 1 or found[0][1].table is None)
 
 
 def _warn(outcome: Outcome, target: Target, name: str, *, several: bool) -> None:

@@ -55,7 +55,7 @@ def command(
     width = terminal_width()
     if python:
         report = job.python_time()
-        if format_ == "column":
+        if format_ == options.TEXT:
             options.write(render.python_text(report, shown, width))
         elif format_ == "markdown":
             options.write(render.python_markdown(report, shown))
@@ -66,7 +66,7 @@ def command(
             options.write(options.as_json(report))
     else:
         found = job.phases()
-        if format_ == "column":
+        if format_ == options.TEXT:
             options.write(render.phases_text(found, shown, width, each=each))
         elif format_ == "markdown":
             options.write(render.phases_markdown(found, shown, each=each))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 @click.option("--strict", is_flag=True, help="One capture that cannot be read is an error.")
 @click.option("--force", is_flag=True, help="Replace a result that is there.")
 @click.option("--no-page", is_flag=True, help="Write tables only; Plotly is then not needed.")
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.spread
 def command(
     words: tuple[str, ...],

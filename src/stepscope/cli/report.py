@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@options.formats("text", "markdown", "html")
+@options.formats(options.TEXT, "json", "markdown", "html")
 @click.option(
     "--rows",
     type=click.IntRange(1, 1_000_000),
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     metavar="N",
 )
 @click.option(
-    "-o", "--output", type=click.Path(), help="Write to this file; .md and .html set the format."
+    "-o",
+    "--output",
+    type=click.Path(),
+    help="Write to this file; .md, .html and .json set the format.",
 )
 @click.option("--timeunit", default="msec", show_default=True, help="nsec, usec, msec or seconds.")
 @options.opening
@@ -54,23 +57,28 @@ def command(
     from stepscope.api import Job
     from stepscope.api.reports import known_reports, stats_requests
     from stepscope.render import report_page
+    from stepscope.render.fitted import terminal_width
     from stepscope.render.report_format import parse_format, time_unit
 
-    by_suffix = {".md": "markdown", ".html": "html", ".htm": "html"}
-    if output is not None and format_ == "text":
-        format_ = by_suffix.get(Path(output).suffix.lower(), "text")
+    by_suffix = {".md": "markdown", ".html": "html", ".htm": "html", ".json": "json"}
+    if output is not None and format_ == options.TEXT:
+        format_ = by_suffix.get(Path(output).suffix.lower(), options.TEXT)
     job = Job(paths, **opening, apart=True)
     sections = [
         report_page.Section(str(path), facts, tables, missing)
         for path, facts, tables, missing in job.reports.page(stats_requests([], known_reports()))
     ]
     shown = parse_format("column:colmax=60", time_unit(timeunit))
-    make = {
-        "text": report_page.text_page,
-        "markdown": report_page.markdown_page,
-        "html": report_page.html_page,
-    }[format_]
-    text = make(sections, shown, rows)
+    if format_ == "markdown":
+        text = report_page.markdown_page(sections, shown, rows)
+    elif format_ == "json":
+        text = report_page.json_page(sections, parse_format("json", time_unit(timeunit)), rows)
+    elif format_ == "html":
+        text = report_page.html_page(sections, shown, rows)
+    else:
+        text = report_page.text_page(
+            sections, shown, rows, terminal_width() if output is None else None
+        )
     if output is None:
         options.write(text)
         return

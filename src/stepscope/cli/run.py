@@ -258,7 +258,7 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     help="Exit with 2 when the program succeeded but nothing was recorded, or the recording "
     "could not be read or diagnosed.",
 )
-@options.formats("terminal", "json", "markdown")
+@options.formats(options.TEXT, "json", "markdown")
 @click.option(
     "--dry-run",
     is_flag=True,
@@ -293,10 +293,10 @@ def command(
     Give the program after --, as in: stepscope run -- python train.py. The program is not changed,
     and nothing else needs to be installed for it. A recording survives a crash of the program.
 
-    The exit code is the program's: 128 + the signal that killed it, 127 if it is not found, 126 if
-    it cannot be executed. What goes wrong with recording or diagnosing is reported on standard
-    error; with --strict it also makes the exit code 2. Invalid options end with 2 before the
-    program starts.
+    The exit code is the program's, or 128 + the signal that killed it. What goes wrong with
+    recording or diagnosing is reported on standard error; with --strict it also makes the exit code
+    2. Invalid options, and a program that is not found or cannot be executed, end with 2 before
+    anything starts.
 
     With --try the program is run several times, with fixes and without them: stepscope guide --goal
     before_after.

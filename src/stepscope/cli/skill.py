@@ -30,7 +30,7 @@ _ACTIONS = ("show", "install")
     help="Folder of skills to install into, such as ~/.claude/skills. By default .claude/skills "
     "and .agents/skills below the working directory, those whose parent is there.",
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 def command(action: str, file: str, path: str, format_: str) -> None:
     """Show or install the instructions for coding agents that read skill files.
 

@@ -39,7 +39,7 @@ def command(
 
     job = Job(paths, **opening)
     table = job.steps
-    if format_ in ("column", "markdown") or brief:
+    if format_ in (options.TEXT, "markdown") or brief:
         ahead = job.explained.steps_ahead
         table = views.in_step_order(table, ahead)
     if brief:
@@ -48,7 +48,7 @@ def command(
     shown = (views.steps_text, views.steps_markdown)
     options.write_view(table, format_, "stepscope.steps/1", limit, *shown)
     options.warn_of_problems(job)
-    if format_ == "column":
+    if format_ == options.TEXT:
         from stepscope.render.text import clean
 
         first = next(iter(ahead), 0)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     },
 )
 @options.paths
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.opening
 @click.option(
     "--port",
@@ -186,8 +186,10 @@ def _write_page(
 def _progress(share: float) -> None:
     """Say on a terminal how far the preparation is."""
     if sys.stderr.isatty():
+        from stepscope.render.text import percent
+
         end = "\r\033[K" if share >= 1 else ""
-        click.echo(f"\rpreparing the timeline {share:4.0%}{end}", err=True, nl=False)
+        click.echo(f"\rpreparing the timeline {percent(share):>5}{end}", err=True, nl=False)
 
 
 def _place(address: str | None = None, file: str | None = None) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 )
 @click.argument("report", type=click.Path(path_type=Path))
 @options.paths
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.ceilings
 @options.timeout
 @options.opening

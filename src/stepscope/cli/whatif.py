@@ -12,15 +12,16 @@ if TYPE_CHECKING:
     from stepscope.api import OpenOptions
 
 
-def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+def _list(format_: str) -> None:
     """Print what can be set, and nothing else."""
-    if not wanted or context.resilient_parsing:
-        return
     from stepscope.api.explained import settings_known
-    from stepscope.render.simulation import settings_text
+    from stepscope.render.fitted import prose_width
+    from stepscope.render.simulation import settings_json, settings_text
 
-    options.write(settings_text(settings_known()))
-    context.exit()
+    if format_ == "json":
+        options.write(settings_json(settings_known()))
+    else:
+        options.write(settings_text(settings_known(), prose_width()))
 
 
 @registry.command(
@@ -32,7 +33,7 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
         "stepscope whatif --list": "what can be set",
     },
 )
-@options.paths
+@click.argument("paths", nargs=-1, type=click.Path(readable=False), metavar="PATH...")
 @click.option(
     "--set",
     "settings",
@@ -54,10 +55,8 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
 )
 @click.option(
     "--list",
+    "listing",
     is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_list,
     help="Explain what --set can set, what each setting needs, and how well it was checked.",
 )
 @click.option(
@@ -100,10 +99,11 @@ def _list(context: click.Context, parameter: click.Parameter, wanted: bool) -> N
     "collectives of all ranks (ranks: tokens of experts, lengths of sequences), or over the stages "
     "of a pipeline (stages: layers).",
 )
-@options.formats("text", "json")
+@options.formats(options.TEXT, "json")
 @options.opening
 def command(
     paths: tuple[str, ...],
+    listing: bool,
     settings: tuple[str, ...],
     others: tuple[str, ...],
     free: tuple[str, ...],
@@ -121,6 +121,11 @@ def command(
     gain of each alone is printed as well. The replay of the unchanged run is printed with its error
     against the measured step.
     """
+    if listing:
+        _list(format_)
+        return
+    if not paths:
+        raise click.MissingParameter(param_type="argument", param_hint="'PATH...'")
     from stepscope.api import Job
     from stepscope.api.explained import changes_of, other_capture
 
@@ -139,7 +144,8 @@ def command(
     if format_ == "json":
         options.write(options.as_json(result))
     else:
+        from stepscope.render.fitted import terminal_width
         from stepscope.render.simulation import whatif_text
 
-        options.write(whatif_text(result))
+        options.write(whatif_text(result, terminal_width()))
     options.warn_of_problems(job)

@@ -12,7 +12,7 @@ import msgspec
 
 from stepscope.trace.problems import Problem
 from stepscope.trace.text import html_table
-from stepscope.trace.units import milliseconds
+from stepscope.trace.units import milliseconds, percent
 
 SCHEMA = "stepscope.diagnosis/2"
 SAME_STEP: Final = 0.95
@@ -514,7 +514,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
             (
                 f.cause,
                 f.severity,
-                f"{f.share_of_step:.1%}",
+                percent(f.share_of_step, 1),
                 milliseconds(f.predicted_step_ns),
                 f.message,
             )

@@ -87,7 +87,9 @@ def decoded(report: bytes) -> Diagnosis:
     try:
         known = msgspec.json.decode(report)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"the report is not JSON: {error}") from error
+        raise InputError(
+            f"the report is not JSON: {error}; write one with stepscope diagnose --format json"
+        ) from error
     schema = known.get("schema") if isinstance(known, dict) else None
     if schema == _EARLIER:
         known = _upgraded(known)

@@ -27,6 +27,7 @@ from stepscope.jobs.job_late import NOTABLE, WORTH, Late
 from stepscope.jobs.job_outliers import step_without
 from stepscope.jobs.job_result import Reason
 from stepscope.trace.frame import AnyArray
+from stepscope.trace.units import percent
 
 _LEAST: Final = {"straggler": 0.05, "load_imbalance": 0.05, "pipeline_bubble": 0.05,
                  "exposed_communication": 0.03}  # fmt: skip
@@ -377,8 +378,8 @@ def uncovered(digests: Sequence[Digest], matched: Matched | None, times: Times) 
         why = "recording slows the hosts, and not all of them alike, which may be all of it"
         advice = "record with less: without stacks, shapes and memory"
     sentence = (
-        f"communication runs with no compute beside it for {share[worst]:.0%} of the step of rank "
-        f"{digests[worst].rank}, and no cause of it is named: {why}"
+        f"communication runs with no compute beside it for {percent(share[worst])} of the step of "
+        f"rank {digests[worst].rank}, and no cause of it is named: {why}"
     )
     texts = {"sentence": sentence, "advice": advice}
     return [Seen(INSUFFICIENT, [worst], 0.0, 0.0, (0.0, 0.0), 0.0, texts=texts)]

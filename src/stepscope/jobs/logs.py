@@ -24,6 +24,7 @@ from stepscope.jobs.logs_find import (
 from stepscope.jobs.logs_match import JOINT, Collectives, Gpu, Logs, matched
 from stepscope.trace.frame import AnyArray
 from stepscope.trace.recorded import LoggedOperations
+from stepscope.trace.units import percent
 from stepscope.trace.units import shown as figure
 
 _MOST_ROWS: Final = 500
@@ -236,7 +237,7 @@ def _message(logs: Logs, shown: Shown, gpus: Sequence[Gpu]) -> str:
         where += f" (and {len(shown.groups) - 1} more)"
     often = f"{shown.showing:,} of {shown.looked_at:,} {shown.name or 'collective'}s of {where}"
     longer = figure(round(shown.excess_ns), "ns")
-    waits = f"wait {longer} in each, {shown.share:.0%} of the time of all"
+    waits = f"wait {longer} in each, {percent(shown.share)} of the time of all"
     who = _people(gpus)
     if shown.kind == "late_rank":
         text = f"{who} comes last to {often}: the others {waits}"

@@ -16,6 +16,7 @@ from stepscope.ncu.memory import Memory, memory_of
 from stepscope.ncu.model import Launch
 from stepscope.ncu.occupancy import LIMITS, Occupancy, occupancy_of
 from stepscope.ncu.stalls import STALLS, stall_cycles
+from stepscope.trace.units import percent
 
 BUSY = 50.0
 """Percent of its peak from which a unit limits the kernel: even if every wait were hidden, the
@@ -201,12 +202,15 @@ def _wasteful(facts: Facts) -> Finding | None:
     """Waste in the memory, where memory is already known to be what counts."""
     memory = facts.memory
     if (memory.spill_share or 0) > WASTE:
-        return _found("spills", f"{memory.spill_share:.0%} of the requests go to local memory")
+        return _found(
+            "spills", f"{percent(memory.spill_share or 0)} of the requests go to local memory"
+        )
     if (memory.excess_sectors or 0) > WASTE:
         each = memory.sectors_per_load or memory.sectors_per_store
+        unused = percent(memory.excess_sectors or 0)
         return _found(
             "uncoalesced",
-            f"{memory.excess_sectors:.0%} of the sectors moved for global accesses are not used",
+            f"{unused} of the sectors moved for global accesses are not used",
             f"{each:.1f} sectors a request" if each else "",
         )
     return None
@@ -217,7 +221,7 @@ def _banked(facts: Facts) -> Finding | None:
     if excess is None or excess <= WASTE:
         return None
     return _found(
-        "bank_conflicts", f"{excess:.0%} of the passes through shared memory repeat others"
+        "bank_conflicts", f"{percent(excess)} of the passes through shared memory repeat others"
     )
 
 
@@ -268,7 +272,7 @@ def _waiting(facts: Facts) -> Finding | None:
         hot = memory.hot_unit
         return _found(
             "atomics",
-            f"{memory.atomic_share:.0%} of the global requests are atomics",
+            f"{percent(memory.atomic_share or 0)} of the global requests are atomics",
             wait,
             f"the busiest unit of the memory is at {hot:.1f} %, all together at {facts.mem:.1f} %"
             if hot is not None and facts.mem is not None and hot > 2 * facts.mem
@@ -296,7 +300,7 @@ def _waiting(facts: Facts) -> Finding | None:
         limits = ", ".join(LIMITS[key][0] for key in occupancy.limited_by)
         return _found(
             "low_occupancy",
-            f"theoretical occupancy {theoretical:.1%}"
+            f"theoretical occupancy {percent(theoretical, 1)}"
             + (f", limited by {limits}" if limits else ""),
             idle,
             wait,
@@ -320,7 +324,8 @@ def _by_launch(facts: Facts, idle: str) -> Finding | None:
         return _found("short_kernel", f"it takes {duration / 1e3:.1f} us", idle)
     waves = facts.occupancy.waves
     if tail is not None and tail >= TAIL and waves is not None and waves > 1:
-        return _found("tail_effect", f"{waves:.2f} waves: {tail:.0%} of the time is lost", idle)
+        stated = f"{waves:.2f} waves: {percent(tail)} of the time is lost"
+        return _found("tail_effect", stated, idle)
     return None
 
 
@@ -346,7 +351,7 @@ def _wait_text(facts: Facts) -> str:
     first = next(iter(facts.waits.items()), None)
     if first is None:
         return ""
-    return f"{first[1]:.0%} of the waiting is for {STALLS[first[0]].waits_for}"
+    return f"{percent(first[1])} of the waiting is for {STALLS[first[0]].waits_for}"
 
 
 def _idle(facts: Facts) -> str:

@@ -24,6 +24,7 @@ from stepscope.ncu.result import (
 from stepscope.ncu.roofline import Roofline, roofline_of
 from stepscope.ncu.stalls import STALLS, stall_cycles
 from stepscope.ncu.units import shown
+from stepscope.trace.units import percent
 
 TAIL_WORTH_SAYING = 0.2
 """Share of the time that an uneven last wave may cost before it is mentioned: less is within what
@@ -221,16 +222,18 @@ def _also(facts: Facts, found: Finding) -> list[str]:
     tail = occupancy.tail
     if tail is not None and tail >= TAIL_WORTH_SAYING and (occupancy.waves or 0) > 1:
         stated.append(
-            f"{occupancy.waves:.2f} waves: an uneven last wave may cost {tail:.0%} of the time"
+            f"{occupancy.waves:.2f} waves: an uneven last wave may cost {percent(tail)} of the time"
         )
     if occupancy.filled is not None and FILLED_FROM <= occupancy.filled < 1:
-        stated.append(f"only {occupancy.filled:.0%} of the SMs have a block")
+        stated.append(f"only {percent(occupancy.filled)} of the SMs have a block")
     if found.limiter.id != "uncoalesced" and (memory.excess_sectors or 0) > WASTE:
-        stated.append(f"{memory.excess_sectors:.0%} of the sectors moved are not used")
+        stated.append(f"{percent(memory.excess_sectors or 0)} of the sectors moved are not used")
     if found.limiter.id != "bank_conflicts" and (memory.bank_excess or 0) > WASTE:
-        stated.append(f"{memory.bank_excess:.0%} of the passes through shared memory repeat others")
+        excess = percent(memory.bank_excess or 0)
+        stated.append(f"{excess} of the passes through shared memory repeat others")
     if found.limiter.id != "spills" and (memory.spill_share or 0) > 0:
-        stated.append(f"{memory.spill_share:.1%} of the requests go to local memory (spills)")
+        spills = percent(memory.spill_share or 0, 1)
+        stated.append(f"{spills} of the requests go to local memory (spills)")
     threads = launch.get("threads_per_instruction")
     if found.limiter.id != "divergence" and threads is not None and threads < FEW_THREADS:
         stated.append(f"{threads:.1f} of 32 threads take part in an instruction")

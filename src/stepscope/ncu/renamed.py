@@ -17,6 +17,7 @@ from typing import Final
 
 from stepscope.ncu.model import Launch
 from stepscope.trace.text import LONGEST_JUDGED
+from stepscope.trace.units import percent
 
 LEAST: Final = 0.6
 """Similarity from which on kernels are taken for one. Names that share half their words need the
@@ -172,7 +173,7 @@ def _evidence(a: _Kernel, b: _Kernel, score: Mapping[str, float]) -> list[str]:
     stated = [
         "the same words in the name"
         if score["words"] == 1
-        else f"{score['words']:.0%} of the words of the name"
+        else f"{percent(score['words'])} of the words of the name"
     ]
     if score["numbers"] < 1:
         stated.append("other template arguments or tile sizes")

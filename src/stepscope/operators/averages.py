@@ -29,6 +29,7 @@ from stepscope.operators.grouping import GROUPINGS, MISSING, NOTHING, Key, group
 from stepscope.operators.scope import Source, in_scope
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.units import percent
 
 PYTHON_TIME: Final = "(Python functions)"
 NOBODY: Final = "(no operator)"
@@ -94,9 +95,9 @@ def operator_averages(
     if alone is not None and facts.linked_device and by in ("name", "shape"):
         share = alone[_SUMS.index("device_ns")] / facts.device_ns
         warnings.append(
-            f"{share:.0%} of the device time belongs to no operator: its launches are not recorded "
-            "(made before the capture began, or by threads that were not traced), or were made "
-            "outside of any"
+            f"{percent(share)} of the device time belongs to no operator: its launches are not "
+            "recorded (made before the capture began, or by threads that were not traced), or were "
+            "made outside of any"
         )
     if any(row.self_cpu_ns < 0 for row in rows):
         warnings.append(
@@ -454,15 +455,15 @@ def readings(rows: Sequence[OperatorRow], device_ns: int) -> list[str]:
     device.sort(key=lambda row: -row.self_device_share)
     return [
         *(
-            f"{row.name}: {row.self_cpu_share:.0%} of the host's time, "
-            f"{row.device_ns / device_ns:.0%} of the device's ({row.calls:,} calls): its cost "
+            f"{row.name}: {percent(row.self_cpu_share)} of the host's time, "
+            f"{percent(row.device_ns / device_ns)} of the device's ({row.calls:,} calls): its cost "
             "is launching and dispatch, not the kernels; fewer, fused or compiled calls, or CUDA "
             "graphs, help, faster kernels do not"
             for row in host[:_MOST]
         ),
         *(
-            f"{row.name}: {row.self_device_share:.0%} of the device's time, "
-            f"{row.self_cpu_share:.0%} of the host's: its kernels are what it costs"
+            f"{row.name}: {percent(row.self_device_share)} of the device's time, "
+            f"{percent(row.self_cpu_share)} of the host's: its kernels are what it costs"
             for row in device[:_MOST]
         ),
     ]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepscope.render import tables
-from stepscope.render.fitted import SHOWN_ROWS
+from stepscope.render.fitted import ALWAYS, SHOWN_ROWS, Column, fitted, wrapped
 from stepscope.render.text import clean, milliseconds, plural
 
 if TYPE_CHECKING:
@@ -17,6 +17,18 @@ if TYPE_CHECKING:
     from stepscope.collectives.summary import Communication, RankArrival
 
 _LONGEST_LINE = 400
+_NAMES = {"operation", "kind", "ranks", "group", "from"}
+"""Columns of texts, which stand to the left."""
+_WEIGHTS = {
+    **{"exposed transfer": 10, "unmatched": 20, "algorithm GB/s": 21, "out MB": 22, "in MB": 23},
+    **{"skew ms": 24, "begin ms": 25, "device": 26, "operations": 27, "late ms": 28},
+    **{"waiting for absent ranks": 29, "exposed waiting": 30, "MB": 31, "bus GB/s": 32},
+    **{"transfer": 33, "transfer ms": 34, "count": 35},
+}
+"""What is left out first of a table that finds no room: the smallest."""
+_LEAST_NAME = 12
+_RECEIVERS = 50
+"""Weight of the columns of a matrix: the last are left out first."""
 
 
 def as_json(found: Communication) -> str:
@@ -35,18 +47,23 @@ def as_csv(found: Communication, by: str) -> str:
     return tables.as_csv(_table({name: [getattr(row, name) for row in rows] for name in names}))
 
 
-def rows_as(table: pa.Table, by: str, format_: str) -> str:
+def rows_as(table: pa.Table, by: str, format_: str, width: int | None = None) -> str:
     """Single collectives, or what all-to-alls carry, in one of the formats.
 
     People are shown milliseconds and megabytes: of collectives those that waited longest, of
-    all-to-alls a matrix a group.
+    all-to-alls a matrix a group; in a terminal as wide as that.
     """
     if format_ == "csv":
         return tables.as_csv(table)
     if format_ == "json":
         return tables.as_json(table, f"stepscope.comm-{by}s/1")
-    write = tables.as_markdown if format_ == "markdown" else tables.as_columns
-    return _instances(table, write) if by == "instance" else _matrices(table, write)
+
+    def columns(rows: pa.Table) -> str:
+        return _columns(rows, width)
+
+    write = tables.as_markdown if format_ == "markdown" else columns
+    found = _instances(table, write) if by == "instance" else _matrices(table, write)
+    return found if format_ == "markdown" or table.num_rows else _prose([found.rstrip()], width)
 
 
 def _instances(table: pa.Table, write: Callable[[pa.Table], str]) -> str:
@@ -112,16 +129,36 @@ def _sum(parts: Sequence[float | None]) -> float:
     return sum(part for part in parts if part is not None)
 
 
-def as_columns(found: Communication) -> str:
+def as_columns(found: Communication, width: int | None = None) -> str:
     """Two tables for the terminal: by operation, by rank; times are ms per step."""
-    blocks = [_title(found) + "\n"]
+    blocks = [_prose([_title(found)], width)]
     if found.operations:
-        blocks.append(tables.as_columns(_operations(found)))
-        blocks.append(tables.as_columns(_ranks(found)))
-    lines = [clean(line, _LONGEST_LINE) for line in _notes(found)]
-    if lines:
-        blocks.append("\n".join(lines) + "\n")
+        blocks.append(_columns(_operations(found), width))
+        blocks.append(_columns(_ranks(found), width))
+    notes = _notes(found)
+    if notes:
+        blocks.append(_prose(notes, width))
     return "\n".join(blocks)
+
+
+def _prose(texts: Sequence[str], width: int | None) -> str:
+    found = (wrapped(clean(text, _LONGEST_LINE), width) for text in texts)
+    return "".join(f"{line}\n" for lines in found for line in lines)
+
+
+def _columns(table: pa.Table, width: int | None) -> str:
+    """A table as wide as the terminal; names are to the left, figures to the right."""
+    texts = [column.to_pylist() for column in table.columns]
+    columns = [
+        Column(
+            title,
+            ["" if cell is None else clean(str(cell)) for cell in cells],
+            _RECEIVERS if title.startswith("to ") else _WEIGHTS.get(title, ALWAYS),
+            _LEAST_NAME if title in _NAMES else None,
+        )
+        for title, cells in zip(table.column_names, texts, strict=True)
+    ]
+    return "\n".join(fitted(columns, width)) + "\n"
 
 
 def as_markdown(found: Communication) -> str:

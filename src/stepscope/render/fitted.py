@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 from stepscope.render.text import clean, plural
 
@@ -17,10 +18,16 @@ ALWAYS = 99
 SHOWN_ROWS = 20
 """Rows that people are shown unless they ask for more."""
 
+PROSE_WIDTH = 100
+"""Characters in a line of prose where no terminal sets them; longer lines are hard to read."""
+
 _GAP = "  "
 _LONGEST_NAME = 120
 _SHORTEST_PROSE = 20
 _NOTE = re.compile(r" *[·-] ")
+_BEFORE_UNIT = re.compile(r"(?<=\d) (?=(?:%|[num]?s|[kMGT]?i?B(?:/s)?|TFLOP/s)(?:\W|$))")
+TIED = "\N{NO-BREAK SPACE}"
+"""Ties words, such as a figure and its unit, while lines are broken; a space afterwards."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,7 @@ class Column:
         weight: what is left out first where the terminal is narrow: the smallest.
         least: characters to which a name may be cut; None for what is shown whole (numbers).
         tail: whether a name's end says more than its beginning, as that of a path.
+        prose: whether cells are sentences: broken onto more lines instead of cut.
     """
 
     title: str
@@ -40,6 +48,7 @@ class Column:
     weight: int = ALWAYS
     least: int | None = None
     tail: bool = False
+    prose: bool = False
 
     @property
     def natural(self) -> int:
@@ -83,27 +92,34 @@ def terminal_width() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
+def prose_width() -> int:
+    """Characters in a line of prose: those of the terminal, up to what still reads well."""
+    return min(terminal_width() or PROSE_WIDTH, PROSE_WIDTH)
+
+
 def wrapped(text: str, width: int | None, *, indent: int = 0, hang: int = 0) -> list[str]:
-    """Prose in lines; one line where there is no width.
+    """Prose in lines.
+
+    A word that finds no room behind the indentation, such as a path, stands whole, further to the
+    left: broken, it could not be copied.
 
     Args:
         text: one paragraph.
-        width: characters in a line.
+        width: characters in a line; None, where there is no terminal, for ``PROSE_WIDTH``.
         indent: spaces before the first line.
         hang: spaces before the others.
     """
-    if width is None:
-        return [" " * indent + text]
-    import textwrap
-
-    return textwrap.wrap(
-        text,
-        max(width, hang + _SHORTEST_PROSE),
+    room = max(PROSE_WIDTH if width is None else width, hang + _SHORTEST_PROSE)
+    lines = textwrap.wrap(
+        _BEFORE_UNIT.sub(TIED, text),
+        room,
         initial_indent=" " * indent,
         subsequent_indent=" " * hang,
         break_long_words=False,
         break_on_hyphens=False,
     )
+    lines = [line.replace(TIED, " ") for line in lines]
+    return [line if len(line) <= room else line.lstrip().rjust(room) for line in lines]
 
 
 def fitted(columns: Sequence[Column], width: int | None, *, rule: bool = True) -> list[str]:
@@ -122,7 +138,8 @@ def fitted(columns: Sequence[Column], width: int | None, *, rule: bool = True) -
         left_out.insert(0, kept.pop(last).title)
     sizes = _sizes(kept, width)
     rows = [[c.title for c in kept], *([["-" * size for size in sizes]] if rule else [])]
-    rows += [list(row) for row in zip(*(c.cells for c in kept), strict=True)]
+    for row in zip(*(c.cells for c in kept), strict=True):
+        rows += _folded_row(row, kept, sizes)
     lines = [
         _GAP.join(_cell(text, column, size) for text, column, size in zip(row, kept, sizes,
                                                                          strict=True)).rstrip()
@@ -158,6 +175,17 @@ def _sizes(columns: Sequence[Column], width: int | None) -> list[int]:
         floor = max([columns[longest].smallest, *others])
         sizes[longest] = max(sizes[longest] - over, min(floor, sizes[longest] - 1))
     return sizes
+
+
+def _folded_row(
+    row: Sequence[str], columns: Sequence[Column], sizes: Sequence[int]
+) -> list[list[str]]:
+    """A row as lines: one, and more where a sentence does not fit into its column."""
+    cells = [
+        textwrap.wrap(text, size) if column.prose and len(text) > size else [text]
+        for text, column, size in zip(row, columns, sizes, strict=True)
+    ]
+    return [list(line) for line in zip_longest(*cells, fillvalue="")]
 
 
 def _cell(text: str, column: Column, size: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape as xml
 from xml.sax.saxutils import quoteattr
 
+from stepscope.render.fitted import wrapped
 from stepscope.render.markdown import escape
 from stepscope.render.text import clean, milliseconds, plural
 from stepscope.trace.units import signed_milliseconds
@@ -21,11 +22,14 @@ _LONG = 500
 _NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def gate_text(g: GateResult) -> str:
-    """The verdict for the terminal."""
-    lines = [_headline(g) + "."]
-    lines += [f"  {_WORDS[c.status]:<12}{clean(c.message, _LONG)}" for c in g.checks]
-    lines += [f"- {clean(note, _LONG)}" for note in _notes(g)]
+def gate_text(g: GateResult, width: int | None = None) -> str:
+    """The verdict for the terminal, broken to its width."""
+    lines = wrapped(_headline(g) + ".", width)
+    for c in g.checks:
+        text = f"{_WORDS[c.status]:<12}{clean(c.message, _LONG)}"
+        lines += wrapped(text, width, indent=2, hang=14)
+    for note in _notes(g):
+        lines += wrapped(f"- {clean(note, _LONG)}", width, hang=2)
     return "\n".join(lines) + "\n"
 
 

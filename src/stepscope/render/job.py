@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from stepscope.render.fitted import Column, fitted, name_column, wrapped
+from stepscope.render.fitted import PROSE_WIDTH, Column, fitted, name_column, wrapped
 from stepscope.render.text import clean, figure, percent, plural
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ _FIRST_SHADE: Final = 0.01
 
 _ROWS: Final = 16
 _STEPS: Final = 48
+_FRAME: Final = 5
+"""Characters around the cells and the name of a row."""
 _RANKS: Final = 10
 _GROUPS: Final = 8
 _MESSAGES: Final = 6
@@ -43,9 +45,10 @@ def job_text(found: JobDiagnosis, width: int | None) -> str:
     if not found.findings and found.ranks:
         nobody = "No rank stands out, and nothing that the ranks show by themselves costs the job"
         alone = "Nothing that this rank shows by itself costs it"
-        lines += [f"{nobody if len(found.ranks) > 1 else alone} anything.", ""]
+        text = f"{nobody if len(found.ranks) > 1 else alone} anything."
+        lines += [*wrapped(text, width), ""]
     if len(found.ranks) > 1:
-        lines += [*_heat_map(found), ""]
+        lines += [*_heat_map(found, width), ""]
         lines += [*_ranks(found, width), ""]
     lines += _tables(found, width)
     if found.fetch and found.findings:
@@ -155,8 +158,11 @@ def _logs(logs: CollectiveLogs, width: int | None) -> list[str]:
     if len(logs.findings) > _LOG_FINDINGS:
         lines += [f"and {len(logs.findings) - _LOG_FINDINGS} more findings, in --format json", ""]
     if not logs.findings and logs.rows:
-        lines += ["In the logs of NCCL Inspector no rank comes last beyond chance, and no "
-                  "communicator is slower than those alike.", ""]  # fmt: skip
+        text = (
+            "In the logs of NCCL Inspector no rank comes last beyond chance, and no communicator "
+            "is slower than those alike."
+        )
+        lines += [*wrapped(text, width), ""]
     return lines
 
 
@@ -166,16 +172,16 @@ def _logged_rows(logs: CollectiveLogs, width: int | None) -> list[str]:
         f"logged collectives (the {len(shown)} with most time, of {len(logs.rows)})",
         *fitted(
             [
-                name_column("communicator", [row.name for row in shown], least=8, weight=1),
+                name_column("communicator", [row.name for row in shown], least=8, weight=9),
                 Column("ranks", [f"{row.ranks} of {row.size}" for row in shown]),
                 Column("operation", [clean(row.operation) for row in shown]),
                 Column("size", [figure(row.bytes, "bytes") for row in shown]),
-                Column("count", [f"{row.matched:,}" for row in shown]),
-                Column("transfer", [figure(row.transfer_ns, "ns") for row in shown]),
+                Column("count", [f"{row.matched:,}" for row in shown], 4),
+                Column("transfer", [figure(row.transfer_ns, "ns") for row in shown], 6),
                 Column("waits", [figure(row.waiting_ns, "ns") for row in shown]),
                 Column("bus GB/s", [_bus(row.bus_gbs) for row in shown]),
-                Column("5 to 95 %", [_spread(row) for row in shown]),
-                name_column("last", [row.last for row in shown], least=4, weight=1),
+                Column("5 to 95 %", [_spread(row) for row in shown], 2),
+                name_column("last", [row.last for row in shown], least=4, weight=8),
                 Column("how often", [percent(row.last_share) for row in shown]),
             ],
             width,
@@ -193,17 +199,19 @@ def _spread(row: LoggedRow) -> str:
     return f"{row.bus_low_gbs:.1f}-{row.bus_high_gbs:.1f}"
 
 
-def _heat_map(found: JobDiagnosis) -> list[str]:
+def _heat_map(found: JobDiagnosis, width: int | None) -> list[str]:
     """Ranks x steps: how much more than its peers a rank needs; many ranks share a row."""
     heat = found.heat_map
     step = max(found.step_ns.mean, 1)
     rows = _heat_rows(found, heat)
-    columns = range(min(len(heat.steps), _STEPS))
     label = max((len(name) for name, _ in rows), default=0)
-    lines = [
+    room = max((width or PROSE_WIDTH) - label - _FRAME, 1)
+    columns = range(min(len(heat.steps), _STEPS, room))
+    title = (
         f"later than the peers, rank by rank; steps {heat.steps[0]} to "
         f"{heat.steps[columns[-1]]}; {_legend(step)}"
-    ]
+    )
+    lines = wrapped(title, width)
     for name, members in rows:
         cells = "".join(
             _shade(max(heat.late_ns[m][column] for m in members) / step) for column in columns
@@ -267,16 +275,16 @@ def _ranks(found: JobDiagnosis, width: int | None) -> list[str]:
         *fitted(
             [
                 Column("rank", [str(row.rank) for row in shown]),
-                name_column("node", [row.hostname for row in shown], least=6, weight=1),
+                name_column("node", [row.hostname for row in shown], least=6, weight=7),
                 Column("late", ["yes" if row.late else "" for row in shown]),
                 Column("needs", [figure(row.need_ns, "ns") for row in shown]),
                 Column("compute", [figure(row.compute_ns, "ns") for row in shown]),
                 Column("waits", [figure(row.waiting_ns, "ns") for row in shown]),
-                Column("moves data", [figure(row.transfer_ns, "ns") for row in shown]),
-                Column("idle", [figure(row.idle_ns, "ns") for row in shown]),
-                Column("kernels take", [f"{row.kernel_rate:.2f}x" for row in shown]),
-                Column("last", [percent(row.joined_last) for row in shown]),
-                Column("score", [_score(row) for row in shown]),
+                Column("moves data", [figure(row.transfer_ns, "ns") for row in shown], 3),
+                Column("idle", [figure(row.idle_ns, "ns") for row in shown], 5),
+                Column("kernels take", [f"{row.kernel_rate:.2f}x" for row in shown], 2),
+                Column("last", [percent(row.joined_last) for row in shown], 4),
+                Column("score", [_score(row) for row in shown], 6),
             ],
             width,
         ),
@@ -293,12 +301,12 @@ def _communicators(found: JobDiagnosis, width: int | None) -> list[str]:
         f"communicators (the {len(shown)} with most transfer, of {len(found.communicators)})",
         *fitted(
             [
-                name_column("ranks", [row.name for row in shown], least=8, weight=1),
-                name_column("use", [row.use for row in shown], least=8, weight=1),
+                name_column("ranks", [row.name for row in shown], least=8, weight=9),
+                name_column("use", [row.use for row in shown], least=8, weight=7),
                 Column("found", [f"{row.members} of {row.size}" for row in shown]),
-                Column("a step", [f"{row.operations:.1f}" for row in shown]),
+                Column("a step", [f"{row.operations:.1f}" for row in shown], 2),
                 Column("transfer", [figure(row.transfer_ns, "ns") for row in shown]),
-                Column("skew", [figure(row.skew_ns, "ns") for row in shown]),
+                Column("skew", [figure(row.skew_ns, "ns") for row in shown], 3),
                 Column("last", [str(row.last_rank) for row in shown]),
                 Column("how often", [percent(row.last_share) for row in shown]),
             ],

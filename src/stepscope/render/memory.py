@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from stepscope.render import tables
-from stepscope.render.fitted import SHOWN_ROWS, Column, fitted, more_rows, name_column, wrapped
+from stepscope.render.fitted import (
+    PROSE_WIDTH,
+    SHOWN_ROWS,
+    TIED,
+    Column,
+    fitted,
+    more_rows,
+    name_column,
+    wrapped,
+)
 from stepscope.render.text import clean, figure, percent, plural
 
 if TYPE_CHECKING:
@@ -19,6 +28,8 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _BARS = 72
 _HIGH = 8
+_AXIS = 11
+"""Characters before the bars."""
 _MARKS = {
     "parameter": "P", "optimizer_state": "O", "input": "I", "temporary": "t", "activation": "A",
     "gradient": "G", "autograd_detail": "d", "unknown": "?",
@@ -63,15 +74,18 @@ def as_text(found: Memory, limit: int, width: int | None) -> str:
     """For a terminal."""
     lines: list[str] = []
     for device in found.devices:
-        lines += [_title(device), *(f"  {line}" for line in _facts(device)), ""]
+        lines += wrapped(_title(device), width, hang=2)
+        for fact in _facts(device):
+            lines += wrapped(fact, width, indent=2, hang=4)
+        lines.append("")
         if chart := _chart(device, width):
             lines += [*chart, ""]
         shown = device.holders[:limit] if limit else device.holders
         if shown:
-            lines.append(f"Allocated at the {_moment(device.moment)}")
+            lines += wrapped(f"Allocated at the {_moment(device.moment)}", width, hang=2)
             lines += fitted(_holder_columns(shown, device.moment), width)
             if more := more_rows(len(device.holders), limit):
-                lines.append(more)
+                lines += wrapped(more, width)
             lines.append("")
         notes = [*_growth(device), *_fragments(device), *_refused(device), *device.warnings]
         for note in notes:
@@ -79,7 +93,11 @@ def as_text(found: Memory, limit: int, width: int | None) -> str:
         if notes:
             lines.append("")
     for prediction in found.prediction:
-        lines += [*_predicted(prediction), ""]
+        answer, *assumed = _predicted(prediction)
+        lines += wrapped(answer, width, hang=2)
+        for line in assumed:
+            lines += wrapped(f"· {line}", width, indent=2, hang=4)
+        lines.append("")
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -91,7 +109,7 @@ def _predicted(found: Prediction) -> list[str]:
     return [
         f"With {clean(found.change, _LONGEST)}: peak {_mib(found.peak_bytes)} "
         f"({_mib(found.low_bytes)} to {_mib(found.high_bytes)}){verdict}",
-        *(f"  · {clean(line, _LONGEST)}" for line in found.assumptions),
+        *(clean(line, _LONGEST) for line in found.assumptions),
     ]
 
 
@@ -143,10 +161,11 @@ def _chart(device: DeviceMemory, width: int | None) -> list[str]:
     time = device.timeline.time_ns
     if len(time) < 2 or not device.peak.allocated_bytes:
         return []
-    wide = min(_BARS, (width or 100) - 14)
+    span = max(time[-1] - time[0], 1)
+    until = f" {span / 1e6:,.1f} ms"
+    wide = min(_BARS, (width or PROSE_WIDTH) - _AXIS - len(until))
     if wide < 20:
         return []
-    span = max(time[-1] - time[0], 1)
     columns: list[int | None] = [None] * wide
     for row, at in enumerate(time):
         place = (at - time[0]) * (wide - 1) // span
@@ -169,10 +188,10 @@ def _chart(device: DeviceMemory, width: int | None) -> list[str]:
     scale = [device.peak.allocated_bytes * (level + 1) // _HIGH for level in range(_HIGH)][::-1]
     lines = [f"{s / _MIB:>9,.0f} |{''.join(r)}" for s, r in zip(scale, grid, strict=True)]
     legend = ", ".join(
-        f"{_MARKS[n]} {n.replace('_', ' ')}" for n in device.timeline.by_category_bytes
+        f"{_MARKS[n]}{TIED}{n.replace('_', TIED)}" for n in device.timeline.by_category_bytes
     )
-    axis = f"{'MiB':>9} +{'-' * wide} {span / 1e6:,.1f} ms"
-    return [*lines, axis, f"          {legend}"]
+    axis = f"{'MiB':>9} +{'-' * wide}{until}"
+    return [*lines, axis, *wrapped(legend, width, indent=_AXIS, hang=_AXIS)]
 
 
 def _growth(device: DeviceMemory) -> list[str]:

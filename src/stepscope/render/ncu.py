@@ -18,14 +18,27 @@ from stepscope.ncu.result import (
 )
 from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roofline
 from stepscope.ncu.units import shown
+from stepscope.render.fitted import (
+    ALWAYS,
+    PROSE_WIDTH,
+    Column,
+    fitted,
+    name_column,
+    wrapped,
+)
 from stepscope.render.roofline import roofline_text
-from stepscope.render.text import clean
+from stepscope.render.text import clean, percent
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _LONGEST_NAME = 48
 _LONGEST_TEXT = 76
+_LONGEST_POINT = 300
+_DRAWING = 60
+_SHORTEST_DRAWING = 20
+_BESIDE_DRAWING = 14
+"""Characters to the left and the right of the drawing of a roofline."""
 _STALLS = 8
 _OPCODES = 8
 _RULES = 12
@@ -48,73 +61,69 @@ def kernels_table(table: KernelTable) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema(fields))
 
 
-def kernels_text(table: KernelTable) -> str:
+def kernels_text(table: KernelTable, width: int | None = None) -> str:
     """The table for a terminal, with what is missing below."""
-    head = ["id", "kernel", "time", "limiter", "SM", "memory", "occupancy", "of", "FLOP/s",
-            "bytes/s", "to roof"]  # fmt: skip
-    body = [
-        [
-            str(row.id),
-            clean(row.function or row.name, _LONGEST_NAME),
-            _maybe(row.duration_ns, "ns"),
-            LIMITERS[row.limiter].title,
-            _percent(row.sm_throughput),
-            _percent(row.memory_throughput),
-            _percent(row.achieved_occupancy),
-            _percent(row.theoretical_occupancy),
-            _rate(row.flop_per_s, "FLOP/s"),
-            _maybe(row.dram_bytes_per_s, "byte/s"),
-            "" if row.roof_gap is None else f"{row.roof_gap:,.1f}x",
-        ]
-        for row in table.kernels
+    rows = table.kernels
+    names = [clean(row.function or row.name, _LONGEST_NAME) for row in rows]
+    limiters = [LIMITERS[row.limiter].title for row in rows]
+    gaps = ["" if row.roof_gap is None else f"{row.roof_gap:,.1f}x" for row in rows]
+    columns = [
+        Column("id", [str(row.id) for row in rows]),
+        name_column("kernel", names, least=16, weight=ALWAYS),
+        Column("time", [_maybe(row.duration_ns, "ns") for row in rows]),
+        name_column("limiter", limiters, least=14, weight=60),
+        Column("SM", [_percent(row.sm_throughput) for row in rows], 30),
+        Column("memory", [_percent(row.memory_throughput) for row in rows], 31),
+        Column("occupancy", [_percent(row.achieved_occupancy) for row in rows], 20),
+        Column("of", [_percent(row.theoretical_occupancy) for row in rows], 10),
+        Column("FLOP/s", [_maybe(row.flop_per_s, "FLOP/s") for row in rows], 15),
+        Column("bytes/s", [_maybe(row.dram_bytes_per_s, "byte/s") for row in rows], 16),
+        Column("to roof", gaps, 40),
     ]
-    lines = []
-    if table.device:
-        lines += [clean(table.device), ""]
-    lines += _aligned(head, body, left=(1, 3))
-    lines += _notes("Not in this report", table.missing) + _notes("Notes", table.warnings)
-    lines += ["", "stepscope kernels REPORT --kernel ID explains one of them."]
+    lines = [clean(table.device), ""] if table.device else []
+    lines += fitted(columns, width)
+    lines += _notes("Not in this report", table.missing, width)
+    lines += _notes("Notes", table.warnings, width)
+    lines += ["", *wrapped("stepscope kernels REPORT --kernel ID explains one of them.", width)]
     return "\n".join(lines) + "\n"
 
 
-def explanation_text(found: Explanation, width: int = 60) -> str:
+def explanation_text(found: Explanation, width: int | None = None) -> str:
     """One launch, explained, for a terminal."""
     row = found.kernel
-    lines = [
-        clean(row.name, 200),
-        f"launch {row.id}, grid {_size(row.grid)}, block {_size(row.block)}"
-        + (f", {clean(found.device)}" if found.device else ""),
-        "",
-        f"Limited by {found.title} ({row.bound}-bound)"
-        if row.bound not in ("unknown",)
-        else "What limits it is not known",
-        f"  {found.meaning}",
-        *(f"  - {text}" for text in found.reasons),
-        "",
-        "What helps",
-        *(f"  - {text}" for text in found.recommendations),
-    ]
-    lines += _notes("Also", found.also)
+    launched = f"launch {row.id}, grid {_size(row.grid)}, block {_size(row.block)}"
+    launched += f", {clean(found.device)}" if found.device else ""
+    limited = f"Limited by {found.title} ({row.bound}-bound)"
+    if row.bound == "unknown":
+        limited = "What limits it is not known"
+    lines = [*wrapped(clean(row.name, 200), width), *wrapped(launched, width)]
+    lines += ["", *wrapped(limited, width), *wrapped(found.meaning, width, indent=2, hang=2)]
+    lines += _points(found.reasons, width)
+    lines += ["", "What helps", *_points(found.recommendations, width)]
+    lines += _notes("Also", found.also, width)
     for section in found.sections:
         lines += ["", section.title]
         lines += _pairs([(figure.label, figure.text) for figure in section.figures])
-    lines += _stall_lines(found.stalls)
+    lines += _stall_lines(found.stalls, width)
     if found.occupancy_limits:
         lines += ["", "Blocks that fit on a SM, by resource"]
         lines += _pairs([(name, str(n)) for name, n in found.occupancy_limits.items()])
-    lines += _opcode_lines(found.opcodes)
+    lines += _opcode_lines(found.opcodes, width)
     if found.roofline is not None:
-        lines += ["", *_roofline_lines(found.roofline), "", roofline_text([found.roofline], width)]
-    lines += _hot_lines("Hottest source lines", found.source)
-    lines += _hot_lines("Hottest instructions", found.sass)
+        drawing = min(_DRAWING, (width or PROSE_WIDTH) - _BESIDE_DRAWING)
+        lines += ["", *_roofline_lines(found.roofline, width), ""]
+        lines.append(roofline_text([found.roofline], max(drawing, _SHORTEST_DRAWING)))
+    lines += _hot_lines("Hottest source lines", found.source, width)
+    lines += _hot_lines("Hottest instructions", found.sass, width)
     if found.rules:
         lines += ["", "What NVIDIA's rules say"]
         for rule in found.rules[:_RULES]:
             gain = ""
             if rule.speedup:
-                gain = f" (gain {'of the unit' if rule.local else 'estimated'} {rule.speedup:.0%})"
-            lines.append(f"  - {rule.rule}{gain}: {clean(rule.message, 220)}")
-    lines += _notes("Not in this report", found.missing)
+                whose = "of the unit" if rule.local else "estimated"
+                gain = f" (gain {whose} {percent(rule.speedup)})"
+            lines += _points([f"{rule.rule}{gain}: {rule.message}"], width)
+    lines += _notes("Not in this report", found.missing, width)
     return "\n".join(lines) + "\n"
 
 
@@ -132,15 +141,14 @@ def explanation_rows(found: Explanation) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=schema)
 
 
-def report_diff_text(found: ReportDiff) -> str:
+def report_diff_text(found: ReportDiff, width: int | None = None) -> str:
     """A comparison for a terminal: what changed by more than a twentieth."""
     lines: list[str] = []
     for pair in found.pairs:
-        lines += [
-            clean(pair.name, 110),
-            *renaming(pair),
-            f"  launches: {pair.before:,} before, {pair.after:,} after",
-        ]
+        lines += wrapped(clean(pair.name, 110), width)
+        for text in renaming(pair):
+            lines += wrapped(text, width, hang=4)
+        lines.append(f"  launches: {pair.before:,} before, {pair.after:,} after")
         was, now = LIMITERS[pair.limiter_before].title, LIMITERS[pair.limiter_after].title
         lines.append(f"  limited by {was}" + (f", now by {now}" if was != now else ", as before"))
         changed = [c for c in pair.changes if notable(c)]
@@ -150,13 +158,13 @@ def report_diff_text(found: ReportDiff) -> str:
         ]
         if body:
             head = ["metric", "before", "after", "change"]
-            lines += ["  " + line for line in _aligned(head, body, left=(0,))]
+            lines += ["  " + line for line in _aligned(head, body, width)]
         else:
             lines.append("  no metric changed by more than 5 %")
         lines.append("")
-    lines += _notes("Only before", [clean(name) for name in found.only_before])
-    lines += _notes("Only after", [clean(name) for name in found.only_after])
-    lines += _notes("Notes", found.warnings)
+    lines += _notes("Only before", [clean(name) for name in found.only_before], width)
+    lines += _notes("Only after", [clean(name) for name in found.only_after], width)
+    lines += _notes("Notes", found.warnings, width)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -166,7 +174,7 @@ def renaming(pair: Pair) -> list[str]:
         return []
     return [
         f"  after: {clean(pair.name_after, 110)}",
-        f"  taken for the same kernel, {pair.confidence:.0%} sure: {', '.join(pair.evidence)}",
+        f"  taken for the same kernel, {percent(pair.confidence)} sure: {', '.join(pair.evidence)}",
     ]
 
 
@@ -199,97 +207,97 @@ def ratio_text(change: Change) -> str:
     return f"{change.ratio:.2f}x" if change.ratio < 100 else f"{change.ratio:,.0f}x"
 
 
-def _stall_lines(stalls: Sequence[StallShare]) -> list[str]:
+def _stall_lines(stalls: Sequence[StallShare], width: int | None) -> list[str]:
     if not stalls:
         return []
     lines = ["", "Why warps do not issue (cycles of a warp for each instruction)"]
-    lines += [
-        f"  {stall.title:<20}{stall.cycles:>9.2f}  {stall.share:>6.1%}  waits for {stall.waits_for}"
-        for stall in stalls[:_STALLS]
-    ]
+    for stall in stalls[:_STALLS]:
+        figures = f"{stall.title:<20}{stall.cycles:>9.2f}  {percent(stall.share, 1):>7}  "
+        text = f"{figures}waits for {stall.waits_for}"
+        lines += wrapped(text, width, indent=2, hang=len(figures) + 2)
     top = next(
         (s for s in stalls if s.remedy != "none needed" and s.reason != "not_selected"), None
     )
-    return [*lines, f"  {top.title}: {top.remedy}"] if top else lines
+    if top:
+        lines += wrapped(f"{top.title}: {top.remedy}", width, indent=2, hang=4)
+    return lines
 
 
-def _opcode_lines(opcodes: dict[str, int]) -> list[str]:
+def _opcode_lines(opcodes: dict[str, int], width: int | None) -> list[str]:
     total = sum(opcodes.values())
     if not total:
         return []
     most = sorted(opcodes.items(), key=lambda item: -item[1])[:_OPCODES]
-    mix = ", ".join(f"{clean(name, 20)} {count / total:.1%}" for name, count in most)
-    return ["", f"Instruction mix: {mix}"]
+    mix = ", ".join(f"{clean(name, 20)} {percent(count / total, 1)}" for name, count in most)
+    return ["", *wrapped(f"Instruction mix: {mix}", width, hang=2)]
 
 
-def _roofline_lines(found: Roofline) -> list[str]:
+def _roofline_lines(found: Roofline, width: int | None) -> list[str]:
     kind = PRECISIONS.get(found.precision, "")
     lines = ["Roofline"]
     if kind:
-        lines.append(
-            f"  {_rate(found.flop_per_s, 'FLOP/s')}, mostly {kind}; ceiling "
-            f"{_rate(found.peak_flop_per_s, 'FLOP/s')}"
+        text = (
+            f"{_maybe(found.flop_per_s, 'FLOP/s')}, mostly {kind}; ceiling "
+            f"{_maybe(found.peak_flop_per_s, 'FLOP/s')}"
         )
+        lines += wrapped(text, width, indent=2, hang=4)
     for roof in found.roofs:
-        text = f"  {LEVELS[roof.level]:<5}{shown(roof.bytes_per_s, 'byte/s')} of "
+        text = f"{LEVELS[roof.level]:<5}{shown(roof.bytes_per_s, 'byte/s')} of "
         text += shown(roof.peak_bytes_per_s, "byte/s")
         if roof.intensity:
-            text += f", {roof.intensity:,.3g} FLOP/byte, {roof.achieved:.1%} of its roof"
+            text += f", {roof.intensity:,.3g} FLOP/byte, {percent(roof.achieved, 1)} of its roof"
         else:
-            text += f", {roof.achieved:.1%}"
-        lines.append(text)
+            text += f", {percent(roof.achieved, 1)}"
+        lines += wrapped(text, width, indent=2, hang=7)
     if found.gap:
         name = LEVELS.get(found.nearest, "arithmetic")
         lines.append(f"  gap to the nearest roof ({name}): {found.gap:,.2f}x")
     return lines
 
 
-def _hot_lines(title: str, lines: Sequence[HotLine]) -> list[str]:
+def _hot_lines(title: str, lines: Sequence[HotLine], width: int | None) -> list[str]:
     if not lines:
         return []
     found = ["", title]
     for line in lines:
-        weight = f"{line.share:>6.1%}" if line.samples else f"{line.executed:>12,}"
+        weight = f"{percent(line.share, 1):>7}" if line.samples else f"{line.executed:>12,}"
         extra = f"  [{line.stall}]" if line.stall else ""
         if line.excess_sectors:
             extra += f"  {line.excess_sectors:,} unused sectors"
-        found.append(
-            f"  {weight}  {clean(line.where, 48)}  {clean(line.text, _LONGEST_TEXT)}{extra}"
-        )
+        text = f"{weight}  {clean(line.where, 48)}  {clean(line.text, _LONGEST_TEXT)}{extra}"
+        found += wrapped(text, width, indent=2, hang=len(weight) + 4)
     return found
 
 
-def _notes(title: str, texts: Sequence[str]) -> list[str]:
-    return ["", title, *(f"  - {clean(text, 200)}" for text in texts)] if texts else []
+def _notes(title: str, texts: Sequence[str], width: int | None) -> list[str]:
+    return ["", title, *_points(texts, width)] if texts else []
+
+
+def _points(texts: Sequence[str], width: int | None) -> list[str]:
+    points = (
+        wrapped(f"- {clean(text, _LONGEST_POINT)}", width, indent=2, hang=4) for text in texts
+    )
+    return [line for lines in points for line in lines]
 
 
 def _pairs(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"  {label:<46}{text:>22}" for label, text in pairs]
 
 
-def _aligned(head: list[str], body: list[list[str]], left: tuple[int, ...]) -> list[str]:
-    widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
-    return [
-        "  ".join(
-            cell.ljust(w) if i in left else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in [head, ["-" * w for w in widths], *body]
-    ]
+def _aligned(head: list[str], body: list[list[str]], width: int | None) -> list[str]:
+    """Names, and figures to their right, behind two spaces."""
+    names, *figures = (list(cells) for cells in zip(*body, strict=True))
+    columns = [name_column(head[0], names, least=20, weight=ALWAYS)]
+    columns += [Column(title, cells) for title, cells in zip(head[1:], figures, strict=True)]
+    return fitted(columns, None if width is None else width - 2)
 
 
 def _percent(share: float | None) -> str:
-    return "" if share is None else f"{100 * share:.1f} %"
+    return "" if share is None else percent(share, 1)
 
 
 def _maybe(value: float | None, unit: str) -> str:
     return "" if value is None else shown(value, unit)
-
-
-def _rate(value: float | None, unit: str) -> str:
-    if value is None:
-        return ""
-    return shown(value, unit)
 
 
 def _size(size: tuple[int, int, int]) -> str:

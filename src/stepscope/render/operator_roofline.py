@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stepscope.operators.roofline import OperatorRoofline, OperatorRooflines
-from stepscope.render.text import clean, figure
+from stepscope.render.fitted import ALWAYS, Column, fitted, name_column, wrapped
+from stepscope.render.text import MAX_SENTENCE, clean, figure, percent
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,44 +48,40 @@ def _facts(found: OperatorRooflines) -> list[str]:
     stated = f"{found.flop_per_step / 1e12:.3g} TFLOP per step, "
     stated += figure(found.flop_per_s, "flop_per_s")
     if found.mfu is not None:
-        stated += f", MFU {found.mfu:.1%} of the dense 16-bit peak"
-    return [*lines, stated, f"work known for {found.known_share:.0%} of the time of products"]
+        stated += f", MFU {percent(found.mfu, 1)} of the dense 16-bit peak"
+    return [*lines, stated, f"work known for {percent(found.known_share)} of the time of products"]
 
 
-def rooflines_text(found: OperatorRooflines) -> str:
+def rooflines_text(found: OperatorRooflines, width: int | None = None) -> str:
     """The operators for a terminal, and the commands that examine the slow ones."""
-    lines = _facts(found)
+    lines = [line for fact in _facts(found) for line in wrapped(fact, width)]
     if found.operators:
-        lines.append("")
-        head = ["operator", "shapes", "calls", "time", "step", "math", "FLOP/byte", "achieved",
-                "memory", "of roof", "bound"]  # fmt: skip
-        body = [
-            [
-                clean(entry.operator, 44),
-                clean(entry.shapes, 44),
-                f"{entry.calls_per_step:,.3g}",
-                figure(entry.time_ns_per_step, "ns"),
-                figure(entry.share_of_step, "share"),
-                entry.math,
-                f"{entry.intensity:,.3g}",
-                figure(entry.flop_per_s, "flop_per_s"),
-                figure(entry.bytes_per_s, "bytes_per_s"),
-                "" if entry.achieved is None else f"{entry.achieved:.1%}",
-                entry.bound,
-            ]
-            for entry in found.operators[:_MOST]
-        ]
-        widths = [max(len(row[i]) for row in [head, *body]) for i in range(len(head))]
-        for row in [head, ["-" * w for w in widths], *body]:
-            cells = zip(row, widths, strict=True)
-            lines.append("  ".join(c.ljust(w) if i in (0, 1, 5, 10) else c.rjust(w)
-                                   for i, (c, w) in enumerate(cells)).rstrip())  # fmt: skip
+        rows = found.operators[:_MOST]
+        lines += ["", *fitted(_columns(rows), width)]
         if len(found.operators) > _MOST:
             lines.append(f"and {len(found.operators) - _MOST:,} more: --format csv shows all")
     slow = [entry for entry in found.operators if entry.examine]
     if slow:
         lines += ["", "Far below their roof; examine them with"]
+        # a command stays on its line: it is copied
         lines += [f"  {clean(e.operator, 60)}: {clean(e.examine or '', 300)}" for e in slow]
     for warning in found.warnings:
-        lines += ["", clean(warning, 300)]
+        lines += ["", *wrapped(clean(warning, MAX_SENTENCE), width)]
     return "\n".join(lines) + "\n"
+
+
+def _columns(rows: Sequence[OperatorRoofline]) -> list[Column]:
+    achieved = ["" if row.achieved is None else percent(row.achieved, 1) for row in rows]
+    return [
+        name_column("operator", [clean(r.operator, 44) for r in rows], least=16, weight=ALWAYS),
+        name_column("shapes", [clean(r.shapes, 44) for r in rows], least=12, weight=20),
+        Column("calls", [f"{row.calls_per_step:,.3g}" for row in rows], 30),
+        Column("time", [figure(row.time_ns_per_step, "ns") for row in rows]),
+        Column("step", [figure(row.share_of_step, "share") for row in rows], 50),
+        name_column("math", [row.math for row in rows], least=4, weight=25),
+        Column("FLOP/byte", [f"{row.intensity:,.3g}" for row in rows], 15),
+        Column("achieved", [figure(row.flop_per_s, "flop_per_s") for row in rows], 40),
+        Column("memory", [figure(row.bytes_per_s, "bytes_per_s") for row in rows], 35),
+        Column("of roof", achieved, 60),
+        name_column("bound", [row.bound for row in rows], least=6, weight=45),
+    ]

@@ -8,7 +8,7 @@ from stepscope.operators.phases import PHASES, Phases, PhaseTime, rank_table
 from stepscope.operators.python_time import PythonReport, PythonTime
 from stepscope.render.fitted import ALWAYS, Column, fitted, more_rows, name_column, wrapped
 from stepscope.render.markdown import escape
-from stepscope.render.text import clean, plural
+from stepscope.render.text import clean, percent, plural
 
 if TYPE_CHECKING:
     import msgspec
@@ -179,11 +179,10 @@ def _processes(found: PythonReport) -> list[str]:
         wall = max(process.host_wall_ns, 1)
         stated = f"rank {process.rank}:"
         if process.gil_held_ns is not None:
-            stated += f" the main thread holds the GIL for {process.gil_held_ns / wall:.1%} of the"
-            stated += f" steps and waits for it for {(process.gil_waited_ns or 0) / wall:.1%};"
-            stated += (
-                f" other threads hold it for {(process.gil_held_by_others_ns or 0) / wall:.1%}."
-            )
+            held = (process.gil_held_ns, process.gil_waited_ns, process.gil_held_by_others_ns)
+            own, waited, others = (percent((ns or 0) / wall, 1) for ns in held)
+            stated += f" the main thread holds the GIL for {own} of the steps and waits for it for"
+            stated += f" {waited}; other threads hold it for {others}."
         if process.collections is not None:
             stated += f" {plural(process.collections, 'long run')} of the garbage collector,"
             stated += f" {_ms(process.collecting_ns or 0)} ms."

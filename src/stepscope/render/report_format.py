@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stepscope.render.fitted import wrapped
 from stepscope.trace.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ FORMATS: dict[str, tuple[str, tuple[str, ...]]] = {
 }
 """Format -> file extension and its own options."""
 
+_TEXT = ("text", "terminal")
+"""What other commands call ``column``, which has its name here from Nsight Systems."""
+
 TITLES = {
     "column": "aligned columns for reading",
     "table": "a table with lines around its cells",
@@ -72,7 +76,7 @@ OPTIONS = {
 """What the options mean, whatever format takes them."""
 
 
-def formats_text(name: str) -> str:
+def formats_text(name: str, width: int | None = None) -> str:
     """The list of all formats, or what one of them (or ALL) takes.
 
     Raises:
@@ -80,17 +84,21 @@ def formats_text(name: str) -> str:
     """
     name = name.partition(":")[0]
     if not name:
-        lines = [f"  {known:8} {TITLES[known]} (.{FORMATS[known][0]})" for known in FORMATS]
+        lines = []
+        for known in FORMATS:
+            text = f"{known:8} {TITLES[known]} (.{FORMATS[known][0]})"
+            lines += wrapped(text, width, indent=2, hang=11)
         return "The following formats are known:\n\n" + "\n".join(lines) + "\n"
     if name != "ALL" and name not in FORMATS:
         raise UsageError(f"there is no format {name!r}; {_nearest(name, tuple(FORMATS), 'format')}")
-    return "\n".join(_about(known) for known in (FORMATS if name == "ALL" else [name]))
+    return "\n".join(_about(known, width) for known in (FORMATS if name == "ALL" else [name]))
 
 
-def _about(name: str) -> str:
+def _about(name: str, width: int | None) -> str:
     own = (*FORMATS[name][1], *_COMMON)
-    lines = [f"{name}[:option...] -- {TITLES[name]}", ""]
-    lines += [f"    {option:12} {OPTIONS[option]}" for option in own]
+    lines = [*wrapped(f"{name}[:option...] -- {TITLES[name]}", width, hang=4), ""]
+    for option in own:
+        lines += wrapped(f"{option:12} {OPTIONS[option]}", width, indent=4, hang=17)
     if "colmax=" in own:
         lines.append(f"    {'N:N:...':12} widths of the columns in order (. chosen, 0 hidden)")
     for category, units in _ALLOWED.items():
@@ -171,6 +179,8 @@ def parse_format(text: str, base_time: str = "ns") -> Format:
         UsageError: unknown format, option, category or unit.
     """
     name, *options = text.split(":")
+    if name in _TEXT:
+        name = "column"
     if name not in FORMATS:
         raise UsageError(f"there is no format {name!r}; {_nearest(name, tuple(FORMATS), 'format')}")
     own = FORMATS[name][1]
@@ -226,18 +236,20 @@ class Cells:
         head: column headers.
         columns: the cells by column; empty text for null.
         numeric: which columns hold numbers.
+        prose: which columns hold sentences.
     """
 
     head: list[str]
     columns: list[list[str]]
     numeric: list[bool]
+    prose: list[bool]
 
 
 def cells(table: pa.Table, format_: Format) -> Cells:
     """The cells of a report table in the units of a format."""
     import pyarrow as pa
 
-    head, columns, numeric = [], [], []
+    head, columns, numeric, prose = [], [], [], []
     for entry, data in zip(table.schema, table.columns, strict=True):
         category = (entry.metadata or {}).get(b"unit", b"").decode()
         head.append(_header(entry, format_))
@@ -245,7 +257,8 @@ def cells(table: pa.Table, format_: Format) -> Cells:
         kind = entry.type
         number = pa.types.is_integer(kind) or pa.types.is_floating(kind)
         numeric.append(bool(number) and not is_hexadecimal(category, format_))
-    return Cells(head, columns, numeric)
+        prose.append(b"prose" in (entry.metadata or {}))
+    return Cells(head, columns, numeric, prose)
 
 
 def headers(table: pa.Table, format_: Format) -> list[str]:

@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
+
+from stepscope.render.fitted import wrapped
 from stepscope.render.html import page
 from stepscope.render.markdown import escape
 from stepscope.render.report_format import Cells, Format, cells
-from stepscope.render.report_text import about, render
+from stepscope.render.report_text import about, json_rows, render
 from stepscope.render.text import clean
 
 if TYPE_CHECKING:
@@ -35,15 +38,22 @@ class Section:
     missing: list[str]
 
 
-def text_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
+def text_page(
+    sections: Sequence[Section], format_: Format, rows: int, width: int | None = None
+) -> str:
     """The page for a terminal."""
     lines = []
     for section in sections:
-        lines += [clean(section.title, 400), *(f"  {clean(fact, 400)}" for fact in section.facts)]
+        lines += wrapped(clean(section.title, 400), width)
+        for fact in section.facts:
+            lines += wrapped(clean(fact, 400), width, indent=2, hang=4)
         for table in section.tables:
-            lines.append(render(table.slice(0, rows), format_).rstrip("\n"))
+            lines.append(render(table.slice(0, rows), format_, width).rstrip("\n"))
             lines += [f" {rest}" for rest in _rest(table, rows)]
-        lines += ["", *(f" · {clean(stated, 400)}" for stated in section.missing), ""]
+        lines.append("")
+        for stated in section.missing:
+            lines += wrapped(f"· {clean(stated, 400)}", width, indent=1, hang=3)
+        lines.append("")
     return "\n".join(lines)
 
 
@@ -67,6 +77,29 @@ def markdown_page(sections: Sequence[Section], format_: Format, rows: int) -> st
                 "",
             ]
     return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def json_page(sections: Sequence[Section], format_: Format, rows: int) -> str:
+    """The page as one document of JSON; values are in the units that the names of columns tell."""
+    captures = [
+        {
+            "capture": section.title,
+            "facts": section.facts,
+            "reports": [
+                {
+                    "report": about(table, "name"),
+                    "title": about(table, "title"),
+                    "rows": json_rows(table.slice(0, rows), format_),
+                    "rows_left_out": max(table.num_rows - rows, 0),
+                }
+                for table in section.tables
+            ],
+            "missing": section.missing,
+        }
+        for section in sections
+    ]
+    document = {"schema": "stepscope.report/1", "captures": captures}
+    return msgspec.json.format(msgspec.json.encode(document)).decode() + "\n"
 
 
 def html_page(sections: Sequence[Section], format_: Format, rows: int) -> str:

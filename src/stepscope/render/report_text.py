@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from stepscope.render.fitted import ALWAYS, Column, fitted, wrapped
 from stepscope.render.html import page
 from stepscope.render.report_csv import csv_pieces, tsv_pieces
 from stepscope.render.report_format import AUTO_LINES, MAX_WIDTH, Cells, Format, cells
@@ -16,29 +17,41 @@ from stepscope.render.text import clean
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from stepscope.reports.report import Outcome
+
 _INTEGER = re.compile(r"-?\d+")
+_ADVICE_WIDTH = 98
+_LEAST_NAME = 16
 
 
-def render(table: pa.Table, format_: Format) -> str:
-    """A report table in any format."""
-    return b"".join(pieces(table, format_)).decode()
+def render(table: pa.Table, format_: Format, width: int | None = None) -> str:
+    """A report table in any format.
+
+    Args:
+        table: the report.
+        format_: how.
+        width: characters in a line of the terminal that ``column`` and ``table`` are for.
+    """
+    return b"".join(pieces(table, format_, width)).decode()
 
 
-def pieces(table: pa.Table, format_: Format) -> Iterator[bytes | memoryview]:
+def pieces(
+    table: pa.Table, format_: Format, width: int | None = None
+) -> Iterator[bytes | memoryview]:
     """The text of :func:`render` (UTF-8); of formats with a line a row, some rows at a time."""
     if format_.name == "csv":
         return csv_pieces(table, format_)
     if format_.name == "tsv":
         return tsv_pieces(table, format_)
-    return iter([_whole(table, format_).encode()])
+    return iter([_whole(table, format_, width).encode()])
 
 
-def _whole(table: pa.Table, format_: Format) -> str:
+def _whole(table: pa.Table, format_: Format, width: int | None) -> str:
     if format_.name == "json":
-        return _json(table, format_)
+        return _written(json_rows(table, format_))
     if format_.name in ("hdoc", "htable"):
         return _html(table, format_)
-    return _aligned(table, format_)
+    return _aligned(table, format_, width)
 
 
 def about(table: pa.Table, key: str) -> str:
@@ -47,8 +60,8 @@ def about(table: pa.Table, key: str) -> str:
     return found.decode()
 
 
-def _json(table: pa.Table, format_: Format) -> str:
-    """An array of objects, one a row; null where there is no value."""
+def json_rows(table: pa.Table, format_: Format) -> list[dict[str, object]]:
+    """An object a row; null where there is no value."""
     found = cells(table, format_)
     columns: list[list[object]] = []
     for column, numeric in zip(found.columns, found.numeric, strict=True):
@@ -56,8 +69,28 @@ def _json(table: pa.Table, format_: Format) -> str:
             columns.append([_number(text) for text in column])
         else:
             columns.append([text if text else None for text in column])
-    rows = [dict(zip(found.head, row, strict=True)) for row in zip(*columns, strict=True)]
-    return msgspec.json.format(msgspec.json.encode(rows), indent=2).decode() + "\n"
+    return [dict(zip(found.head, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def as_document(answers: Sequence[tuple[str, int | None, Outcome, Format]]) -> str:
+    """What several reports say, or one of several captures, as one document of JSON.
+
+    Args:
+        answers: (capture, its rank where that is known, what a report says of it, how).
+    """
+    shown, skipped = [], []
+    for capture, rank, outcome, format_ in answers:
+        head = {"report": outcome.request.report.name, "capture": capture, "rank": rank}
+        if outcome.table is None:
+            skipped.append({**head, "reason": outcome.missing})
+        else:
+            rows = json_rows(outcome.table, format_)
+            shown.append({**head, "title": about(outcome.table, "title"), "rows": rows})
+    return _written({"schema": "stepscope.reports/1", "reports": shown, "skipped": skipped})
+
+
+def _written(document: object) -> str:
+    return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
 
 
 def _number(text: str) -> object:
@@ -82,20 +115,24 @@ def _html(table: pa.Table, format_: Format) -> str:
     )
 
 
-def _aligned(table: pa.Table, format_: Format) -> str:
-    """Columns of text under a title; boxed for the format ``table``."""
+def _aligned(table: pa.Table, format_: Format, width: int | None) -> str:
+    """Columns of text under a title; boxed for the format ``table`` where that finds room."""
     found = cells(table, format_)
-    lines = ["", f" ** {about(table, 'title')} ({about(table, 'name')}):", ""]
+    title = f" ** {about(table, 'title')} ({about(table, 'name')}):"
+    lines = ["", *([title] if width is None else _wrapped(title.lstrip(), width)), ""]
     if about(table, "advice") and table.num_rows:
-        lines = [*lines[:2], "", *_wrapped(about(table, "advice")), ""]
+        lines += [*_wrapped(about(table, "advice"), width), ""]
     if not table.num_rows:
         stated = about(table, "none_found") or "The capture holds the data, but no row results."
-        return "\n".join([*lines, *_wrapped(stated)]) + "\n"
+        return "\n".join([*lines, *_wrapped(stated, width)]) + "\n"
     columns = [
         [_shown(text, numeric, format_) for text in column]
         for column, numeric in zip(found.columns, found.numeric, strict=True)
     ]
     widths = _widths(found, columns, format_)
+    if width is not None and not format_.widths and sum(widths) + 2 * len(widths) > width:
+        rows_ = fitted(_fitted_columns(found, columns), width - 1)
+        return "\n".join([*lines, *(f" {line}".rstrip() for line in rows_)]) + "\n"
     shown = [index for index, width in enumerate(widths) if width]
     rows = zip(*(columns[index] for index in shown), strict=True)
     sizes = [widths[index] for index in shown]
@@ -125,10 +162,26 @@ def _rows(
     return [*lines, *("| " + " | ".join(row) + " |" for row in body), edge]
 
 
-def _wrapped(text: str) -> list[str]:
-    import textwrap
+def _fitted_columns(found: Cells, columns: Sequence[Sequence[str]]) -> list[Column]:
+    """Columns for a terminal that is too narrow for all: names are cut, the last figures left out.
 
-    return textwrap.wrap(text, 98, initial_indent=" ", subsequent_indent=" ")
+    The last name, and figures before others, say most of a row.
+    """
+    names = [at for at, number in enumerate(found.numeric) if not number]
+    return [
+        Column(
+            title,
+            columns[at],
+            ALWAYS if names[-1:] == [at] else len(columns) - at,
+            None if found.numeric[at] else _LEAST_NAME,
+            prose=found.prose[at],
+        )
+        for at, title in enumerate(found.head)
+    ]
+
+
+def _wrapped(text: str, width: int | None) -> list[str]:
+    return wrapped(text, _ADVICE_WIDTH if width is None else width, indent=1, hang=1)
 
 
 def _shown(text: str, numeric: bool, format_: Format) -> str:
@@ -147,7 +200,8 @@ def _widths(found: Cells, columns: list[list[str]], format_: Format) -> list[int
     for index, (name, column) in enumerate(zip(found.head, columns, strict=True)):
         given = format_.widths[index] if index < len(format_.widths) else -1
         longest = max([len(name), *(len(text) for text in column[:scanned])])
-        widths.append(min(longest, most) if given < 0 else given)
+        most_here = longest if found.prose[index] else most
+        widths.append(min(longest, most_here) if given < 0 else given)
     return widths
 
 

@@ -11,7 +11,7 @@ from typing import Final
 from stepscope.ncu.roofline import LEVELS, PRECISIONS, Roof, Roofline
 from stepscope.render.html import page
 from stepscope.render.roofline import log10_of
-from stepscope.render.text import clean
+from stepscope.render.text import clean, percent
 
 _WIDTH, _HEIGHT = 860, 520
 _LEFT, _RIGHT, _TOP, _BOTTOM = 80, 30, 40, 60
@@ -174,7 +174,9 @@ def _marks(scale: _Scale, point: Point) -> list[str]:
 def _dot(x: float, y: float, colour: str, name: str, roof: Roof, *, hollow: bool = False) -> str:
     fill = "white" if hollow else colour
     message = escape(
-        clean(f"{name}: {roof.intensity:.3g} FLOP/byte, {roof.achieved:.1%} of its roof", 200)
+        clean(
+            f"{name}: {roof.intensity:.3g} FLOP/byte, {percent(roof.achieved, 1)} of its roof", 200
+        )
     )
     return (
         f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{fill}" stroke="{colour}">'

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _BETWEEN = re.compile("(?<!:):(?!:)")
 """Between a report's arguments; ``::`` belongs to a name such as ``aten::mm``."""
 
+_PROSE = {True: {"prose": "yes"}, False: {}}
+
 Unit = Literal["", "ratio", "dur", "ts", "mem", "thru", "addr", "hex"]
 """Category of a column's values: share in percent, ns (duration, point in time), bytes, bytes a
 second, address, another number that is read in hexadecimal."""
@@ -40,12 +42,14 @@ class Column:
         doc: what it means.
         decimals: to which fractions of SQL are rounded; by default one, and sizes once their unit
             is known.
+        prose: whether values are sentences, which tables for people break instead of cutting.
     """
 
     label: str
     unit: Unit = ""
     doc: str = ""
     decimals: int | None = None
+    prose: bool = False
 
 
 @dataclass(frozen=True)
@@ -293,7 +297,7 @@ def table_of(report: Report, columns: Answer) -> pa.Table:
         for data in columns
     ]
     fields = [
-        pa.field(column.label, array.type, metadata={"unit": column.unit})
+        pa.field(column.label, array.type, metadata={"unit": column.unit, **_PROSE[column.prose]})
         for column, array in zip(specs, arrays, strict=True)
     ]
     about = {

@@ -22,7 +22,13 @@ from stepscope.timeline.answers import (
     TimelineLayout,
 )
 from stepscope.trace.notes import NotesAnswer
-from stepscope.trace.problems import Problem
+
+
+class ProblemNote(TypedDict):
+    """What importing counted, of all captures together, and what to do about it."""
+
+    stated: str
+    remedy: str
 
 
 class Layout(TimelineLayout):
@@ -30,7 +36,7 @@ class Layout(TimelineLayout):
 
     paths: list[str]
     above: str
-    problems: list[Problem]
+    problems: list[ProblemNote]
 
 
 class Diagnosed(TypedDict):

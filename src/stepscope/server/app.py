@@ -18,7 +18,7 @@ from starlette.routing import Route
 from stepscope.server.answering import DEADLINE_S, EXPLAINED_DEADLINE_S, answered
 from stepscope.server.background import Process, diagnosis_of
 from stepscope.server.guard import Guard
-from stepscope.server.handlers import Handlers, Lock, progress, spans, whole
+from stepscope.server.handlers import Handlers, Lock, page_problems, progress, spans, whole
 from stepscope.server.panels import PanelHandlers
 from stepscope.server.steps import StepHandlers
 from stepscope.trace.errors import StepscopeError, StorageError, UsageError
@@ -102,7 +102,7 @@ class PageHandlers:
             **tracks,
             "paths": self._job.paths,
             "above": self._above,
-            "problems": self._job.problems,
+            "problems": page_problems(self._job),
         }
         return as_json(found)
 

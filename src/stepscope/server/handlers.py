@@ -12,7 +12,7 @@ from stepscope.trace.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
     from stepscope.api import Job
-    from stepscope.server.answers import Progress
+    from stepscope.server.answers import ProblemNote, Progress
     from stepscope.server.background import Process
 
 T = TypeVar("T")
@@ -50,6 +50,13 @@ def progress(doing: str) -> bytes:
     """What is being made, in words; empty for nothing."""
     found: Progress = {"doing": doing}
     return encode(found)
+
+
+def page_problems(job: Job) -> list[ProblemNote]:
+    """What the page says of reading the captures: the counts of the diagnosis in the terminal."""
+    from stepscope.render.problems import counted_problems
+
+    return [{"stated": what, "remedy": remedy} for what, remedy in counted_problems(job.problems)]
 
 
 def spans(begin: int, bucket: int, columns: int) -> tuple[int, int, int]:

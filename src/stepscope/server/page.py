@@ -12,6 +12,7 @@ import msgspec
 from stepscope.api import Job
 from stepscope.server.app import asset
 from stepscope.server.background import diagnosis_of
+from stepscope.server.handlers import page_problems
 from stepscope.trace.errors import InputError
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def page(job: Job, window: str = "", step: int | None = None) -> str:
         **found["layout"],
         "paths": [path.rpartition("/")[2] for path in job.paths],
         "above": "",
-        "problems": job.problems,
+        "problems": page_problems(job),
     }
     if diagnosed is None:  # tracks that need an explanation have none
         layout["tracks"] = [track for track in layout["tracks"] if not track["explained"]]

@@ -27,6 +27,8 @@ T = TypeVar("T")
 
 MANY_ROWS: Final = 1 << 17
 """Up to so many rows one thread is as quick as several, and adds in the order of the rows."""
+_KIND: Final = re.compile(r"^(?:[A-Z]\w+ )+Error: ")
+"""What DuckDB calls the part of it that refuses; users know no binder."""
 _READ: Final = re.compile(r"\b(?:FROM|JOIN)\s+(\w+)")
 
 
@@ -241,7 +243,7 @@ class Engine:
 
 def _refused(error: Exception) -> UsageError:
     """DuckDB's reason, in one line."""
-    reason = " ".join(str(error).split())
+    reason = _KIND.sub("", " ".join(str(error).split()))
     return UsageError(f"SQL: {reason[:400]}")
 
 

@@ -29,7 +29,7 @@ def milliseconds(ns: float) -> str:
     """A time in ms, or in us where it is short."""
     ms = ns / 1e6
     if abs(ms) >= 100:
-        return f"{ms:.0f} ms"
+        return f"{ms:,.0f} ms"
     if abs(ms) >= 1 or ms == 0:
         return f"{ms:z.1f} ms"
     return f"{ns / 1e3:z.1f} us" if abs(ms) < 0.1 else f"{ms:.2f} ms"
@@ -43,9 +43,9 @@ def signed_milliseconds(ns: float) -> str:
     return ("+" if ns > 0 else "-") + length
 
 
-def percent(share: float) -> str:
-    """A share as whole percent."""
-    return f"{100 * share:z.0f} %"
+def percent(share: float, decimals: int = 0) -> str:
+    """A share in percent, whole unless more digits are asked for."""
+    return f"{100 * share:z,.{decimals}f} %"
 
 
 def signed_percent(share: float) -> str:

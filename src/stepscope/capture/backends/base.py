@@ -104,7 +104,7 @@ def tool_or(name: str, newest: tuple[int, ...], *, shown: bool, missing: str) ->
     if (found := find_tool(name)) is not None:
         return found, ""
     if not shown:
-        raise CaptureError(missing)
+        raise CaptureError(f"{name} is not installed: {missing}")
     tool = Tool(name, newest)
     return tool, f"{name} is not installed here; the command is for version {tool.text()} or newer"
 

@@ -45,7 +45,7 @@ def plan(options: Options, shown: bool = False) -> Plan:
     """The program itself, with two variables that make CUDA and NVTX load the collector."""
     library = find()
     if library.path is None:
-        raise CaptureError(library.remedy)
+        raise CaptureError(f"the collector has no library: {library.remedy}")
     if options.stacks:
         raise CaptureError("the collector records no Python stacks; use --backend torch")
     if options.memory or options.memory_snapshot:

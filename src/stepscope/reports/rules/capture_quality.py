@@ -88,7 +88,7 @@ RULES = [
             Column("Row#", doc="number"),
             Column("Check", doc="what was looked at"),
             Column("Value", doc="what was found"),
-            Column("Meaning", doc="what it means and what to do"),
+            Column("Meaning", doc="what it means and what to do", prose=True),
         ),
         _run,
         arguments=(

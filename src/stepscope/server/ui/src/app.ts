@@ -177,8 +177,7 @@ export class App implements Timeline {
       this.drawer.root,
     );
     fill(this.diagnosisPanel, element("p", { class: "note", role: "status" }, "Diagnosing …"));
-    for (const problem of this.layout.problems.filter((p) => p.severity !== "info").slice(0, 1))
-      this.message(`${problem.severity}: ${problem.count} × ${clean(problem.message)}`);
+    for (const { stated } of this.layout.problems.slice(0, 1)) this.message(clean(stated));
   }
 
   // --- drawing -----------------------------------------------------------------------------------
@@ -200,7 +199,7 @@ export class App implements Timeline {
     this.painter.resize(width, height);
     this.timelineView.arrange();
     const near = this.timelineView.near();
-    const steps = [...this.tracks.trackViews.values()].find((l) => l.info.table === "step");
+    const steps = this.tracks.ruler;
     if (steps && this.tracks.explained && !near.includes(steps)) near.push(steps);
     this.loader.want(this.view, width, near);
     const scroll = this.timelineView.scroller.scrollTop;

@@ -2,7 +2,7 @@ import type { Layout, TableAnswer } from "../src/data/contracts";
 import { expect, test } from "vitest";
 
 import { command, tableQuery, tabSeparated } from "../src/panels/copy";
-import { bytes, clean, count, percent, tick, time, words } from "../src/shared/format";
+import { bytes, clean, count, percent, plural, tick, time, words } from "../src/shared/format";
 
 test.each([
   [0, "0 ns"],
@@ -23,6 +23,12 @@ test.each([
   [1_234_500_000, 500_000, "1,234.5 ms"],
   [3e9, 1e9, "3 s"],
 ])("the tick at %d, every %d, is %s", (ns, step, shown) => expect(tick(ns, step)).toBe(shown));
+
+test.each([
+  [0, "0 steps"],
+  [1, "1 step"],
+  [1_200, "1,200 steps"],
+])("%d are %s", (value, shown) => expect(plural(value, "step")).toBe(shown));
 
 test.each([
   [0, "0 %"],

@@ -10,7 +10,7 @@ export interface Layout {
   tracks: TrackInfo[];
   paths: string[];
   above: string;
-  problems: Problem[];
+  problems: ProblemNote[];
 }
 
 export interface DrawnClass {
@@ -56,14 +56,9 @@ export interface TrackInfo {
   unit: string;
 }
 
-export interface Problem {
-  id: string;
-  severity: "data_loss" | "error" | "info" | "notice";
-  count: number;
-  scope: string[];
-  message: string;
+export interface ProblemNote {
+  stated: string;
   remedy: string;
-  detail?: string;
 }
 
 export interface Diagnosed {
@@ -200,6 +195,16 @@ export interface FurtherRepair {
   prediction_low_ns: number;
   prediction_high_ns: number;
   is_first: boolean;
+}
+
+export interface Problem {
+  id: string;
+  severity: "data_loss" | "error" | "info" | "notice";
+  count: number;
+  scope: string[];
+  message: string;
+  remedy: string;
+  detail?: string;
 }
 
 export interface ProfilerOverhead {

@@ -3,7 +3,7 @@
 import type { Details, DeviceAccounting, Diagnosed, Finding, Hits, Instance, Layout, Place, Statistics } from "../data/contracts";
 import { colourOf } from "../shared/colours";
 import { element, fill, swatch } from "../shared/dom";
-import { bytes, clean, count, percent, time, words } from "../shared/format";
+import { bytes, clean, count, percent, plural, time, words } from "../shared/format";
 import { command, copyButton } from "./copy";
 import { leversSection } from "./levers";
 
@@ -103,7 +103,7 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
       diagnosis.accounting.length > 1
         ? `rank ${accounting.rank} GPU ${accounting.device}: `
         : "";
-    const message = `${of}${time(step)} a step, mean of ${steps} steps`;
+    const message = `${of}${time(step)} a step, ${steps === 1 ? "the only one" : `mean of ${plural(steps, "step")}`}`;
     budgets.append(element("p", { class: "note" }, message), bar(parts, accounting.wall_ns, message));
     const best = diagnosis.findings[0];
     const own = best && (!best.ranks.length || best.ranks.includes(accounting.rank));
@@ -143,7 +143,8 @@ export function showDiagnosis(parent: HTMLElement, found: Diagnosed, layout: Lay
   );
   const left = leversSection(diagnosis, (lever) => adviceAndEvidence(lever, layout, actions));
   if (left) sections.push(left);
-  const warnings = diagnosis.warnings.map((text) => element("li", {}, clean(text, 600)));
+  const read = layout.problems.map(({ stated, remedy }) => `${stated}: ${remedy}`);
+  const warnings = [...diagnosis.warnings, ...read].map((text) => element("li", {}, clean(text, 900)));
   if (warnings.length)
     sections.push(
       element(

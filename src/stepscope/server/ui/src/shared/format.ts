@@ -26,6 +26,11 @@ export function count(value: number): string {
   return Math.round(value).toLocaleString("en");
 }
 
+/** `1 step`, `2 steps`. */
+export function plural(value: number, noun: string): string {
+  return `${count(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
 export function bytes(value: number): string {
   for (const [unit, size] of [
     ["TB", 1e12],

@@ -15,7 +15,7 @@ export class Frame {
   /** What has just been done; screen readers speak it. */
   readonly status = element("span", { role: "status", "aria-live": "polite" });
   /** Which part of the time is shown. */
-  readonly where = element("span", {});
+  readonly where = element("span", { class: "where" });
   private readonly failure = element("span", { class: "error", role: "alert" });
   private readonly helpBox = element("dialog", { "aria-label": "Keys" });
 

@@ -300,8 +300,7 @@ export class Painter {
       context.textAlign = "left";
       context.fillText(tick(at, step), x + 3, 9);
     }
-    const steps = [...tracks.trackViews.values()].find((l) => l.info.table === "step" && l.tile);
-    if (steps) this.ruler(context, steps, view, width);
+    if (tracks.ruler?.tile) this.ruler(context, tracks.ruler, view, width);
     const range = marks.range ?? marks.gap;
     if (range) {
       const x = view.x(range.begin, width);

@@ -20,7 +20,7 @@ export class TimelineView {
   readonly tip = element("div", { class: "tip", hidden: true });
   readonly root: HTMLElement;
   private readonly names = element("div", { class: "rows" });
-  readonly gutter = element("nav", { class: "gutter", "aria-label": "Tracks" }, element("div", { class: "inner" }, this.names));
+  readonly gutter: HTMLElement;
 
   constructor(
     private readonly tracks: Tracks,
@@ -30,6 +30,8 @@ export class TimelineView {
     /** The filter is gone, because it hid what had to be shown. */
     private readonly unfiltered: () => void,
   ) {
+    const ruler = element("div", { class: "note ruler" }, tracks.rulerTitle);
+    this.gutter = element("nav", { class: "gutter", "aria-label": "Tracks" }, ruler, element("div", { class: "inner" }, this.names));
     this.root = element("div", { class: "stage" }, this.axis, this.scroller, overlay, this.tip);
     new ResizeObserver(changed).observe(this.root);
     this.scroller.addEventListener("scroll", changed);

@@ -52,6 +52,10 @@ export class Tracks {
   filter: RegExp | null = null;
   explained = false;
   readonly trackViews = new Map<number, TrackView>();
+  /** The steps that stand above all tracks: those of the first rank that has any. */
+  readonly ruler: TrackView | undefined;
+  /** Whose steps those are, where there are several ranks. */
+  readonly rulerTitle: string;
   private first = "";
   /** Groups that began brief. */
   private readonly shortened = new Set<Group>();
@@ -94,6 +98,8 @@ export class Tracks {
     this.groups.sort((a, b) => order(a) - order(b));
     this.first = JSON.stringify(this.order());
     this.arrange();
+    this.ruler = [...this.trackViews.values()].find(({ info }) => info.table === "step");
+    this.rulerTitle = several && this.ruler ? `Steps of rank ${this.ruler.info.rank}` : "";
   }
 
   /** Puts the threads of each rank of a job, or those that tell little, behind one line. */
