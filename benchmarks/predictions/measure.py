@@ -57,6 +57,7 @@ SETS = (
     *("fourteenth", "fourteenth_kernels", "fourteenth_mixed"),
     *("fifteenth", "fifteenth_kernels", "fifteenth_mixed"),
     *("sixteenth", "sixteenth_kernels", "sixteenth_mixed"),
+    *("seventeenth_kernels", "seventeenth_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
