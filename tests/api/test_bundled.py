@@ -11,7 +11,8 @@ from stepscope.api.bundled import CAPTURES
 
 def test_captures_are_copied_and_listed(reader: Stepscope, tmp_path: Path) -> None:
     listed = reader("demo", "--list").stdout
-    assert [line.split()[0] for line in listed.splitlines()] == [c.name for c in CAPTURES]
+    begun = [line for line in listed.splitlines() if not line.startswith(" ")]
+    assert [line.split()[0] for line in begun] == [c.name for c in CAPTURES]
     folder = tmp_path / "new" / "captures"
     assert reader("demo", "--copy", folder).stdout == listed
     assert {path.name for path in folder.iterdir()} == {c.name for c in CAPTURES}

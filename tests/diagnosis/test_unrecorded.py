@@ -85,7 +85,7 @@ def test_a_hole_in_the_record_is_no_host_computation(tmp_path: Path) -> None:
     islands(build, calls_before=False)
     found = diagnosed(build, tmp_path)
     assert found.verdict == "insufficient_data"
-    assert "nothing was recorded for 3684 ms" in found.findings[0].message.lower()
+    assert "nothing was recorded for 3,684 ms" in found.findings[0].message.lower()
     assert any("neither a call nor an operator" in w for w in found.warnings)
 
 
