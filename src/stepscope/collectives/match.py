@@ -145,6 +145,12 @@ def missing_ranks(job: JobCalls, found: list[Channel]) -> list[int]:
     return sorted(named - {p.rank for p in job.participants})
 
 
+def _ranks(numbers: Sequence[int]) -> str:
+    """The first few of some ranks, in words."""
+    named = ", ".join(map(str, numbers[:8])) + (", ..." if len(numbers) > 8 else "")
+    return f"rank{'s' if len(numbers) > 1 else ''} {named}"
+
+
 def _most(ranks: list[RankOps], unmatched: int) -> str:
     """The rank that most of the unmatched operations are on, in brackets."""
     most = max(ranks, key=lambda rank: rank.unmatched)
@@ -174,25 +180,22 @@ def warnings(
         )
     moved = [rank for rank in ranks if abs(rank.offset_ns - _wall(job, rank, ranks)) > SHARED_NS]
     if moved:
+        several = len(moved) > 1
         stated.append(
-            f"the clock{'s' if moved[1:] else ''} of rank{'s' if moved[1:] else ''} "
-            + ", ".join(str(rank.rank) for rank in moved[:8])
-            + (", ..." if len(moved) > 8 else "")
+            f"the clock{'s' if several else ''} of {_ranks([rank.rank for rank in moved])} "
+            f"{'were' if several else 'was'} set by the ends of collectives, because "
             + (
-                " were set by the ends of collectives, because their wall clocks disagree or are "
-                "unknown"
-                if moved[1:]
-                else " was set by the ends of collectives, because its wall clock disagrees or is "
-                "unknown"
+                "their wall clocks disagree or are "
+                if several
+                else "its wall clock disagrees or is "
             )
+            + "unknown"
         )
     if missing:
         several = len(missing) > 1
         stated.append(
-            f"rank{'s' if several else ''} {', '.join(map(str, missing[:8]))}"
-            + (", ..." if len(missing) > 8 else "")
-            + f" {'are' if several else 'is'} not there: what looks like a transfer may be "
-            f"waiting for {'them' if several else 'it'}; add "
+            f"{_ranks(missing)} {'are' if several else 'is'} not there: what looks like a transfer "
+            f"may be waiting for {'them' if several else 'it'}; add "
             f"{'their captures' if several else 'its capture'}"
         )
     return stated

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final, Literal
 
 from stepscope.compare.profile import PlaceUse, Profile
@@ -39,8 +38,8 @@ def place_differences(
     found.sort(key=lambda p: -max(_moved(p.host_before_ns, p.host_after_ns),
                                   _moved(p.device_before_ns, p.device_after_ns)))  # fmt: skip
     unknown = [
-        _not_recorded(what, "before", before, after, theirs.keys() - ours.keys(), ours),
-        _not_recorded(what, "after", after, before, ours.keys() - theirs.keys(), theirs),
+        _not_recorded(what, "before", before, after, len(theirs.keys() - ours.keys()), ours),
+        _not_recorded(what, "after", after, before, len(ours.keys() - theirs.keys()), theirs),
     ]
     return found, [one for one in unknown if one is not None]
 
@@ -70,19 +69,29 @@ def _not_recorded(
     side: Literal["before", "after"],
     mine: Profile,
     other: Profile,
-    names: Sequence[str] | set[str],
+    count: int,
     held: dict[str, PlaceUse],
 ) -> NotRecorded | None:
-    """What a side did not record of what the other one did; None where that is nothing."""
+    """What a side did not record of what the other one did; None where that is nothing.
+
+    Args:
+        what: what is compared.
+        side: the side that may lack something.
+        mine: its profile.
+        other: that of the other side.
+        count: how many names only the other side has.
+        held: what this side has, by name.
+    """
     tools = [run.setup.get("source", "another tool") for run in (mine, other)]
-    if not names or (held and tools[0] == tools[1]):
+    if not count or (held and tools[0] == tools[1]):
         return None
+    several = count > 1
     if not held:
         message = f"{what} are not recorded {side} ({tools[0]}): {_HOW[what]}"
     else:
         message = (
-            f"{len(names):,} {what if len(names) > 1 else what[:-1]} of the other run "
-            f"{'are' if len(names) > 1 else 'is'} not recorded {side}: {tools[0]} and {tools[1]} "
+            f"{count:,} {what if several else what[:-1]} of the other run "
+            f"{'are' if several else 'is'} not recorded {side}: {tools[0]} and {tools[1]} "
             "mark other things; capture both runs with one tool"
         )
-    return NotRecorded(what, side, len(names), message)
+    return NotRecorded(what, side, count, message)

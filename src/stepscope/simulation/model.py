@@ -188,15 +188,14 @@ class Simulation(ReplayedJob):
             unrecorded=self._as_measured(before, before * expected) if recorded else None,
         )
 
-    def _as_measured(self, *steps_ns: float) -> tuple[int, int]:
+    def _as_measured(self, before_ns: float, after_ns: float) -> tuple[int, int]:
         """Replayed steps of a job as parts of the measured one, which predictions compare with.
 
         Where each rank is recorded for a step or two that begin and end at moments of its own, the
         measured step is another than that of steps that follow one another for ever.
         """
         scale = self.measured_step_ns / max(self._settled_ns, 1.0) if len(self.devices) > 1 else 1.0
-        before, after = (round(ns * scale) for ns in steps_ns)
-        return before, after
+        return round(before_ns * scale), round(after_ns * scale)
 
     def _with_other_work(
         self, after: list[Subject], tool: Bound | None, before: float, most: float
