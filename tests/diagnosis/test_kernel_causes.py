@@ -13,6 +13,7 @@ from stepscope.api import Job
 from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.kernels.attention import MASKED, SHARES, UNMASKED
+from stepscope.kernels.convolutions import SHARE
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.simulation import CallCompiled, RemoveOps
 
@@ -65,10 +66,10 @@ class Steps:
         self.build.range(begin, self.host, f"step_{number}")
 
     def launch(self, kernel: str, length: float, *, every: float = 2.0, thread: int = MAIN,
-               blocks: int = 1000) -> None:  # fmt: skip
+               blocks: int = 1000, batch: int = 1) -> None:  # fmt: skip
         self.device = max(self.device, self.host + 3)
         self.build.kernel(self.device, self.device + length, call=(self.host, self.host + 1),
-                          name=kernel, thread=thread, grid_x=blocks, grid_y=1, grid_z=1,
+                          name=kernel, thread=thread, grid_x=blocks, grid_y=1, grid_z=batch,
                           block_x=128, block_y=1, block_z=1)  # fmt: skip
         self.host += every
         self.device += length
@@ -470,6 +471,60 @@ def test_a_product_far_below_what_its_shape_allows(tmp_path: Path) -> None:
     ceiling = 2 * 4096**3 / 989e12 * 1e9
     assert finding.time_ns_per_step == pytest.approx(2_000_000 - 2 * ceiling, rel=1e-3)
     assert finding.where.operator == "aten::mm"
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+def test_large_batches_of_tiny_matrices(tmp_path: Path, shapes: bool) -> None:
+    """Two products of a million matrices of 3 by 3, in kernels of two names; one of 64 by 64."""
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers():
+            steps.launch(kernel, length)
+        for name, size in (("nn", 3), ("nt", 3), ("tn", 64)):
+            both = f"[1048576,{size},{size}]"
+            if shapes:
+                steps.build.operator(steps.host - 0.5, steps.host + 1.5, "aten::bmm",
+                                     input_shapes=f"[{both},{both}]",
+                                     input_types='["float","float"]')  # fmt: skip
+            steps.launch(f"sm80_xmma_gemm_f32f32_f32f32_f32_{name}_n_tilesize32x32x8_stage3",
+                         900.0, blocks=1 if size == 3 else 4, batch=65_535)  # fmt: skip
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, job = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "inefficient_kernel")
+    kernels = job.explained.cases[0].explanation.kernels
+    left = 2 * 90_000.0  # a tenth
+    if shapes:  # two operands, the products written and read again, their sums; at half speed
+        moved = 4 * 1_048_576 * (9 + 9 + 2 * 27 + 9)
+        left = 2 * moved / (kernels.attainable_bandwidth / 2) * 1e9
+    assert finding.time_ns_per_step == pytest.approx(1_800_000 - left, rel=1e-3)
+    assert "unsqueeze" in finding.recommendations[0]
+    # tensor cores do not help them, but the larger ones
+    precision = job.explained.cases[0].explanation.inside_kernels.precision
+    assert precision is not None
+    assert len(precision.repair.rows) == STEPS
+    check_evidence(diagnosis, job)
+
+
+def test_convolutions_in_the_frequency_domain_are_one_product_on_tensor_cores(
+    tmp_path: Path,
+) -> None:
+    gemm = "sm80_xmma_gemm_cf32cf32_f32f32_cf32_nt_n_tilesize64x64x8_stage3_ffma_aligna8_alignc8"
+    there, back = "void fft2d_r2c_32x32<float, false>(int)", "void fft2d_c2r_32x32<float>(int)"
+    convolution = [(there, 30.0), (there, 50.0), *[(gemm, 400.0)] * 4, (back, 40.0)]
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", [*convolution, (NORM, 50.0), (BF16, 100.0)]))
+    _, job = steps.diagnose(tmp_path)
+    found = job.explained.cases[0].explanation.inside_kernels.precision
+    assert found is not None
+    # of a call two products stay, and take what the transforms and the others would
+    assert len(found.repair.rows) == 7 * STEPS
+    assert found.repair.merged.tolist() == [True, True, False, False, True, True, True] * STEPS
+    old = int(found.repair.old_ns.sum())
+    assert old == STEPS * 1_720_000
+    share = SHARE[found.after]["expected"]
+    assert found.repair.new_ns.sum() == pytest.approx(share * old, rel=1e-3)
 
 
 def test_names_of_kernels_cannot_smuggle_a_command(tmp_path: Path) -> None:

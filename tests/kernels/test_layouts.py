@@ -41,14 +41,19 @@ POOLED = "void at::native::max_pool_forward_nchw<c10::Half, int>(T1)"
 
 
 def repaired(
-    place: Path, forward: list[str], backward: tuple[str, ...] = (), *, blocks: int = 1000
+    place: Path,
+    forward: list[str],
+    backward: tuple[str, ...] = (),
+    *,
+    blocks: int = 1000,
+    images: int = 1000,
 ) -> tuple[Kernels, Repair | None]:
     """Steps of kernels of 100 us each; the repair of all of them."""
     device = Device()
     for number in range(STEPS):
         begin = device.at
         for name in forward:
-            device.kernel(name, blocks=blocks)
+            device.kernel(name, blocks=blocks, rows=images if name == APPLIED else 1)
         for name in backward:
             device.kernel(name, thread=AUTOGRAD, blocks=blocks)
         device.build.range(begin, device.at, f"step_{number}")
@@ -101,6 +106,17 @@ def test_normalisation_takes_what_its_last_kernel_tells(
     spent = 7 if backward else 4
     few = {64: OF_FEW[1][1], 32: OF_FEW[0][1]}.get(channels, 1.0)
     expected = min(few * transforms[1] / spent, 1.0)
+    assert parts(kernels, repair, STATISTICS) == pytest.approx(expected, rel=1e-3)
+
+
+def test_normalisation_of_few_large_images_counts_as_far_as_it_fills_the_device(
+    tmp_path: Path,
+) -> None:
+    forward = [*LAYER, *[STATISTICS] * 3, APPLIED, LINEAR]
+    kernels, repair = repaired(tmp_path, forward, blocks=100, images=2)
+    # 100 channels of two volumes, in blocks of 128 threads, where 132 SMs hold 2,048 each
+    filled = 100 * 2 * 128 / (132 * 2048)
+    expected = FORWARD_IN_TRANSFORMS[1] * filled / 4
     assert parts(kernels, repair, STATISTICS) == pytest.approx(expected, rel=1e-3)
 
 

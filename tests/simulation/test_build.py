@@ -189,6 +189,18 @@ def test_a_blocking_copy_becomes_pinned_and_at_best_hidden(tmp_path: Path):
     assert predicted.high_ns == pytest.approx((25_333 + apart) * US, rel=0.01)
 
 
+def test_an_upload_that_blocks_nobody_runs_beside_kernels(tmp_path: Path):
+    def step(b: Build, t: float) -> None:
+        b.copy(t + 10, t + 4_010, call=(t, t + 5), size=100 << 20, src="pinned")
+        b.kernel(t + 4_012, t + 20_000, call=(t + 10, t + 15))
+        b.api(t + 20, t + 20_010, "cudaDeviceSynchronize")
+
+    s = simulation(steps(Build(), 20_100, step).trace(tmp_path))
+    predicted = s.predict([Free("blocking_copy")])
+    assert predicted.step_ns == pytest.approx(16_100 * US, rel=0.01)
+    assert predicted.high_ns < 20_000 * US
+
+
 def test_recorded_events_tie_streams(tmp_path: Path):
     b = Build()
 
@@ -260,8 +272,17 @@ def test_operations_scaled_removed_and_fused(tmp_path: Path):
     assert s.predict([FuseOps(adam, 50 * US)]).step_ns == pytest.approx(154 * US, rel=0.03)
     worked = s.predict([FuseOps(adam, 50 * US, host_ns=200 * US)]).step_ns
     assert worked == pytest.approx(253 * US, rel=0.03)  # it begins after launching the first kernel
-    assert s.predict([ScaleOps(adam, 0.5)]).step_ns == pytest.approx(255 * US, rel=0.03)
-    assert s.matched(ScaleOps((10**9,), 0.5)) == 0
+    assert s.predict([ScaleOps(adam, (0.5,) * len(adam))]).step_ns == pytest.approx(
+        255 * US, rel=0.03
+    )
+    assert s.matched(ScaleOps((10**9,), (0.5,))) == 0
+    # the third of the three takes half as long, in every step; their order is of no account
+    each = {op: (1.0, 1.0, 0.5)[i % 3] for i, op in enumerate(adam)}
+    back = tuple(reversed(adam))
+    uneven = s.predict([ScaleOps(back, tuple(each[op] for op in back))]).step_ns
+    assert uneven == pytest.approx(353 * US, rel=0.03)
+    with pytest.raises(UsageError, match="need a factor each"):
+        s.predict([ScaleOps(adam, (0.5,))])
     together = s.predict([FuseOps(adam, 50 * US), ScaleKernels("gemm", 0.5)])
     assert together.step_ns == pytest.approx(105 * US, rel=0.03)
 

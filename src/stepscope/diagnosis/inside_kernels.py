@@ -58,8 +58,8 @@ def changes_of_repair(case: Case, repair: Repair, bound: Bound, rank: int | None
         if which.any():
             found.append(RemoveOps(tuple(ids[which].tolist()), rank, inside))
     if kept.any():
-        factor = total / max(int(repair.old_ns[kept].sum()), 1)
-        found.append(ScaleOps(tuple(ids[kept].tolist()), factor, rank))
+        factors = repair.factors(kept, total)
+        found.append(ScaleOps(tuple(ids[kept].tolist()), tuple(factors.tolist()), rank))
     launched, removed = repair.rows[kept], repair.rows[merged]
     if bound == "low" and repair.further is not None:
         beside = repair.further

@@ -17,7 +17,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.kernels.kernels import LAYOUT_CHANGE, MATH_NAMES, Kernels
-from stepscope.trace.frame import AnyArray, BoolArray, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import Shape, shapes_of
 
 SHARE: Final = {
@@ -76,6 +76,14 @@ _BESIDE: Final = re.compile(
     r"fft2d_|fft1d_|winograd|scalePackedTensor|flip_filter|mult_and_sum_complex|genericTranspose",
     re.IGNORECASE,
 )
+_TRANSFORM: Final = re.compile(
+    r"fft2d_|fft1d_|winograd\w*(Data|Delta|Filter|Output)|mult_and_sum_complex", re.IGNORECASE
+)
+"""Transforms into the domain where a convolution is a product, and back: none on tensor cores."""
+_IN_PARTS: Final = re.compile("cf32cf32")
+"""Products there, of which a convolution has one for each part of its frequencies."""
+_GRADIENTS: Final = 2
+"""Products that a call launches on tensor cores: the gradients of its input and of its weights."""
 _DEPTHWISE: Final = re.compile(r"depthwise|dgrouped", re.IGNORECASE)
 """Convolutions of single channels, which wait for memory on whichever cores they run."""
 _LAST: Final = re.compile("nhwc|ndhwc", re.IGNORECASE)
@@ -88,15 +96,18 @@ class OnTensorCores:
 
     Attributes:
         rows: their kernels, those beside them included.
-        least_ns: the least that each may take.
+        least_ns: the least that each may take; 0 for one that is gone.
         new_ns: what each takes.
         most_ns: the most.
+        gone: which are not launched any more: transforms, as products need none there, and
+            products for further parts of the frequencies.
     """
 
     rows: IntArray
     least_ns: AnyArray
     new_ns: AnyArray
     most_ns: AnyArray
+    gone: BoolArray
 
 
 def on_tensor_cores(kernels: Kernels, after: str, within: BoolArray) -> OnTensorCores:
@@ -114,8 +125,9 @@ def on_tensor_cores(kernels: Kernels, after: str, within: BoolArray) -> OnTensor
     call = _calls(kernels)
     by_shape = _of_shapes(kernels, np.where(within, call, -1), mine, after)
     rest = mine & (call < 0)
+    run = _runs(kernels)
     if rest.any():
-        rest |= _beside(kernels, rest) & within & (call < 0)
+        rest |= _beside(kernels, rest, run) & within & (call < 0)
     known = ops.matches("name", _DEPTHWISE) & mine
     for part_of_old in parts.values():
         part_of_old[known] = old[known]
@@ -125,7 +137,32 @@ def on_tensor_cores(kernels: Kernels, after: str, within: BoolArray) -> OnTensor
         parts["expected"][rows] = old[rows] * part
         parts["high"][rows] = old[rows] * min(part * SPREAD, 1.0)
     rows = np.flatnonzero(rest | known | mine)
-    return OnTensorCores(rows, *(np.minimum(part, old)[rows] for part in parts.values()))
+    group = np.where(call >= 0, call, len(call) + run)[rows]
+    transforms = ops.matches("name", _TRANSFORM)[rows]
+    least, new, most = (np.minimum(part, old)[rows] for part in parts.values())
+    gone = transforms & (np.bincount(group, old[rows] * ~transforms)[group] > 0)
+    gone |= _further(group, ops.matches("name", _IN_PARTS)[rows])
+    least, new, most = (_left_to_others(lengths, gone, group) for lengths in (least, new, most))
+    return OnTensorCores(rows, least, new, most, gone)
+
+
+def _further(group: IntArray, products: BoolArray) -> BoolArray:
+    """Products of a group beyond those that stay."""
+    found = np.zeros(len(group), bool)
+    rows = np.flatnonzero(products)
+    rows = rows[np.argsort(group[rows], kind="stable")]
+    begins = np.searchsorted(group[rows], group[rows])
+    found[rows] = np.arange(len(rows)) - begins >= _GRADIENTS
+    return found
+
+
+def _left_to_others(lengths_ns: FloatArray, gone: BoolArray, group: IntArray) -> FloatArray:
+    """Lengths where those that are gone leave theirs to the others of their group."""
+    whole = np.bincount(group, lengths_ns)
+    left = np.bincount(group, lengths_ns * ~gone)
+    factor = np.divide(whole, left, out=np.ones(len(whole)), where=left > 0)
+    found: FloatArray = np.where(gone, 0.0, lengths_ns * factor[group])
+    return found
 
 
 def is_convolution(kernels: Kernels) -> BoolArray:
@@ -135,21 +172,28 @@ def is_convolution(kernels: Kernels) -> BoolArray:
     )
 
 
-def _beside(kernels: Kernels, mine: BoolArray) -> BoolArray:
+def _around(kernels: Kernels) -> BoolArray:
+    """Conversions and transforms, of convolutions or of other operators."""
+    ops = kernels.gpu.ops
+    found: BoolArray = ops.matches("name", _BESIDE) | ops.matches("name", LAYOUT_CHANGE)
+    return found & kernels.gpu.is_compute
+
+
+def _runs(kernels: Kernels) -> IntArray:
+    """Number of the run of convolutions, and of what stands between them, of each operation."""
+    part = _around(kernels) | is_convolution(kernels) | kernels.gpu.ops.equals("kind", "memset")
+    found = np.zeros(len(part), np.int64)
+    found[kernels.order] = np.cumsum(~part[kernels.order])  # each ends where something else stands
+    return found
+
+
+def _beside(kernels: Kernels, mine: BoolArray, run: IntArray) -> BoolArray:
     """Conversions and transforms that stand between some convolutions, and beside no others."""
-    ops, order = kernels.gpu.ops, kernels.order
-    around = ops.matches("name", _BESIDE) | ops.matches("name", LAYOUT_CHANGE)
-    around &= kernels.gpu.is_compute
-    products = is_convolution(kernels)
-    part = (around | products | ops.equals("kind", "memset"))[order]
-    run = np.cumsum(~part)  # each ends where something else stands
-    count = int(run[-1]) + 1 if len(run) else 0
-    own = np.bincount(run[mine[order]], minlength=count) > 0
-    others = np.bincount(run[(products & ~mine)[order]], minlength=count) > 0
-    found = np.zeros(len(ops), bool)
-    found[order] = (own & ~others)[run] & part
-    mask: BoolArray = found & around
-    return mask
+    around = _around(kernels)
+    others = is_convolution(kernels) & ~mine & ~around
+    count = int(run.max(initial=0)) + 1
+    mask: BoolArray = around & (np.bincount(run[mine], minlength=count) > 0)[run]
+    return mask & ~(np.bincount(run[others], minlength=count) > 0)[run]
 
 
 def _calls(kernels: Kernels) -> IntArray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
+from stepscope.kernels.small_products import small_products
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
 
@@ -25,6 +26,9 @@ LONG_ENOUGH_NS = 20_000
 FEW_BLOCKS = 0.25
 """Blocks for each SM under which most of the device has nothing to do."""
 
+SPELT_OUT: Final = 2.0
+"""How many times as long or short small products may take that are spelt out element by element."""
+
 _PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisation", "index",
                        "sort", "loss", "dropout", "compiled", "other")  # fmt: skip
@@ -40,6 +44,7 @@ class Inefficient:
         repair: its launches in the steady window, and what they could take.
         achieved: share of the ceiling, or blocks a SM.
         by_grid: whether the small grid tells, rather than the shapes.
+        small: whether it multiplies batches of matrices that are far smaller than its tile.
     """
 
     label: str
@@ -47,6 +52,7 @@ class Inefficient:
     repair: Repair
     achieved: float
     by_grid: bool
+    small: bool = False
 
 
 def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None:
@@ -67,24 +73,33 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     # a grid that has twice the blocks is assumed to be no faster than half the launch
     grid_ns = np.where(blocks > 0, duration * blocks // max(sms, 1), 0)
     best = np.where(by_shape, ceiling / REACHABLE, np.where(by_grid, 2 * grid_ns, duration))
+    small, spelt_out = small_products(kernels)
+    small &= long_ & (spelt_out < FAR_BELOW / REACHABLE * duration)
+    best = np.where(small, spelt_out, best)
     new = np.minimum(best.astype(np.int64), duration)
-    rows = np.flatnonzero((by_shape | by_grid) & (new < duration))
+    rows = np.flatnonzero((by_shape | by_grid | small) & (new < duration))
     if not len(rows):
         return None
-    name = kernels.gpu.ops["name"]
-    lost = np.bincount(name[rows], weights=(duration - new)[rows])
-    code = int(np.argmax(lost))
-    rows = rows[name[rows] == code]
-    spent = int(duration[rows].sum())
-    grid_known = not bool(by_shape[rows[0]])
+    # products of small matrices are one thing to repair, whatever their operands' layouts
+    names = kernels.gpu.ops["name"]
+    thing = np.where(small, len(kernels.gpu.ops.texts["name"]), names)
+    lost = np.bincount(thing[rows], weights=(duration - new)[rows])
+    rows = rows[thing[rows] == int(np.argmax(lost))]
+    code = int(np.argmax(np.bincount(names[rows], weights=duration[rows])))
+    spent, after = int(duration[rows].sum()), int(new[rows].sum())
+    of_small = bool(small[rows[0]])
+    grid_known = not of_small and not bool(by_shape[rows[0]])
     ideal = int((grid_ns if grid_known else ceiling)[rows].sum())
-    after = int(new[rows].sum())
+    bounds = ideal, (spent + after) // 2
+    if of_small:
+        bounds = round(after / SPELT_OUT), round(after * SPELT_OUT)
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.gpu.ops.texts["name"][code],
-        repair=changed(rows, duration[rows], new[rows], ideal, (spent + after) // 2, stay=True),
+        repair=changed(rows, duration[rows], new[rows], *bounds, stay=True),
         achieved=ideal / spent,
         by_grid=grid_known,
+        small=of_small,
     )
 
 

@@ -19,7 +19,7 @@ from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
 from stepscope.kernels.derived_peaks import derived_peaks
 from stepscope.kernels.sharing import own_time_ns
 from stepscope.kernels.vendors import Vendor, vendor_of
-from stepscope.trace.frame import BoolArray, Frame, IntArray
+from stepscope.trace.frame import BoolArray, FloatArray, Frame, IntArray
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,19 @@ class Repair:
         """New over old time of the operations that are still launched."""
         old = int(self.old_ns[~self.merged].sum())
         return float(self.new_ns[~self.merged].sum()) / old if old else 1.0
+
+    def factors(self, kept: BoolArray, total_ns: int) -> FloatArray:
+        """New over old length of those that are still launched, each.
+
+        Args:
+            kept: which they are; where some of them are merged at best, all change alike.
+            total_ns: what they take together.
+        """
+        old, new = np.maximum(self.old_ns[kept], 1), self.new_ns[kept]
+        if self.merged[kept].any() or not new.any():
+            return np.full(len(old), total_ns / int(old.sum()))
+        found: FloatArray = new / old * (total_ns / int(new.sum()))
+        return found
 
 
 def scaled(old_ns: IntArray, factor: float) -> IntArray:

@@ -50,7 +50,11 @@ _STATISTICS: Final = r"batch_norm_(?:collect_statistics|backward)_kernel<"
 _TRANSFORM: Final = r"batch_norm_transform_input_kernel<"
 IN_TRANSFORMS: Final = (3.2, 4.0, 5.0)
 """Batch normalisation by PyTorch's own kernels takes so many times what the kernel takes that
-applies it with channels first, which alone of them uses the whole device then (both passes)."""
+applies it with channels first, which alone of them uses the whole device then (both passes). It has
+a block for each channel and image: of few large ones (volumes) it counts as far as it fills the
+device."""
+_RESIDENT_THREADS: Final = 2048
+"""Threads that an SM holds at a time."""
 FORWARD_IN_TRANSFORMS: Final = (1.7, 2.0, 2.5)
 """The same of the forward pass alone."""
 OF_FEW: Final = ((32, 1.6), (64, 1.15))
@@ -174,7 +178,11 @@ def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray
         for channels, times in reversed(OF_FEW):
             longer[(kernels.blocks > 0) & (kernels.blocks <= channels)] = times
         duration = kernels.duration_ns
-        whole, applied = float(duration[own].sum()), float(duration[transforms].sum())
+        at_once = max(kernels.device[1] * _RESIDENT_THREADS, 1)
+        part_used = np.minimum(kernels.blocks * kernels.threads / at_once, 1.0)
+        part_used[kernels.blocks <= 0] = 1.0
+        whole = float(duration[own].sum())
+        applied = float((duration * part_used)[transforms].sum())
         passes = passes * np.average(longer[rest], weights=duration[rest])
         found.append((own, np.minimum(passes * applied / whole, 1.0)[:, None]))
     permuted = _between_convolutions(kernels, named(_PERMUTES.pattern))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +13,7 @@ from stepscope.kernels.ceilings import Peaks
 from stepscope.kernels.convolutions import on_tensor_cores
 from stepscope.kernels.efficiency import product_work
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
+from stepscope.kernels.small_products import small_products
 from stepscope.kernels.tiles import read_again_bytes, traffic_bytes
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import matrices_of
@@ -179,6 +180,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
     single = kernels.in_category("matmul") & kernels.steady
     single &= kernels.math == MATH_NAMES.index("fp32")
     single[convolved.rows] = False
+    single &= ~small_products(kernels)[0]  # their tiles are mostly padding in any type
     gemms = np.flatnonzero(single)
     rows = np.concatenate((gemms, convolved.rows))
     if not len(rows):
@@ -196,5 +198,8 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
         np.minimum(np.rint(np.concatenate(both)[in_order]), old).astype(np.int64) for both in bounds
     )
     total, usual = int(old.sum()), int(new.sum())
-    repair = changed(rows, old, new, float(least.sum()), float(most.sum()), stay=True)
+    gone = np.concatenate((np.zeros(len(gemms), bool), convolved.gone))[in_order]
+    repair = replace(
+        changed(rows, old, new, float(least.sum()), float(most.sum()), stay=True), merged=gone
+    )
     return LowPrecision(repair, total, total / max(usual, 1), peaks, after)

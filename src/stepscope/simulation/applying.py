@@ -53,14 +53,25 @@ def changed_by(subjects: list[Subject], change: Change, bound: Bound) -> tuple[l
         )
     if isinstance(change, edit.ScaleKernels):
         regex(change.regex)
-    if isinstance(change, edit.ScaleKernels | edit.ScaleOps) and not 0 <= change.factor < 1e6:
-        raise UsageError(f"a factor is at least 0 and below a million, not {change.factor:g}")
+    for factor in _factors(change):
+        if not 0 <= factor < 1e6:
+            raise UsageError(f"a factor is at least 0 and below a million, not {factor:g}")
+    if isinstance(change, edit.ScaleOps) and len(change.factors) != len(change.ops):
+        raise UsageError(
+            f"{len(change.ops):,} operations need a factor each, not {len(change.factors):,}"
+        )
     found, count = [], 0
     for subject in subjects:
         after, matched = _one(subject, change, bound)
         found.append(after)
         count += matched
     return found, count
+
+
+def _factors(change: Change) -> tuple[float, ...]:
+    if isinstance(change, edit.ScaleOps):
+        return change.factors
+    return (change.factor,) if isinstance(change, edit.ScaleKernels) else ()
 
 
 def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.intervals.distinct import with_first
+from stepscope.intervals.distinct import among, with_first
 from stepscope.simulation.changes import (
     Bound,
     CallCompiled,
@@ -17,7 +17,7 @@ from stepscope.simulation.changes import (
 )
 from stepscope.simulation.program import MARK, C, own_work
 from stepscope.simulation.subject import Part, Subject, without_items
-from stepscope.trace.frame import BoolArray
+from stepscope.trace.frame import BoolArray, FloatArray
 from stepscope.trace.regex import regex
 
 COMPILED_CALL_NS: Final = {"low": 50_000, "expected": 150_000, "high": 250_000}
@@ -34,12 +34,14 @@ vision transformers, a ResNet, a U-Net; torch 2.11)."""
 def scale_kernels(subject: Subject, change: ScaleKernels) -> tuple[Subject, int]:
     """Kernels of some names take another time; how many there are."""
     mask = subject.gpu.is_kernel & subject.gpu.ops.found("name", regex(change.regex))
-    return _scaled(subject, subject.of_ops(mask), change.factor)
+    factors = np.where(mask, change.factor, 1.0)
+    return _scaled(subject, subject.of_ops(mask), factors)
 
 
-def _scaled(subject: Subject, items: BoolArray, factor: float) -> tuple[Subject, int]:
+def _scaled(subject: Subject, items: BoolArray, factors: FloatArray) -> tuple[Subject, int]:
+    """Some items take another time, by factors of the rows of ``GPU.ops``."""
     duration = subject.program.duration_ns.copy()
-    duration[items] = np.round(duration[items] * factor)
+    duration[items] = np.round(duration[items] * factors[subject.program.op[items]])
     return subject.becomes(duration_ns=duration), int(items.sum())
 
 
@@ -63,7 +65,11 @@ def change_ops(subject: Subject, change: ScaleOps | RemoveOps | FuseOps) -> tupl
         return subject, 0
     count = int(items.sum())
     if isinstance(change, ScaleOps):
-        return _scaled(subject, items, change.factor)
+        ids, factors = subject.gpu.ops["id"], np.ones(len(subject.gpu.ops))
+        changed, position = with_first(np.array(change.ops, np.int64))
+        mine = among(ids, changed)
+        factors[mine] = np.array(change.factors)[position[np.searchsorted(changed, ids[mine])]]
+        return _scaled(subject, items, factors)
     if isinstance(change, RemoveOps):
         part: Part = "calls" if change.inside else "launching"
         return without_items(subject, items, part), count

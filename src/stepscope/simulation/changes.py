@@ -66,12 +66,12 @@ class ScaleOps:
 
     Attributes:
         ops: ``gpu_op.id`` of the operations.
-        factor: new duration over measured duration.
+        factors: new duration over measured duration, of each.
         rank: the rank whose operations they are; None where there is only one.
     """
 
     ops: tuple[int, ...]
-    factor: float
+    factors: tuple[float, ...]
     rank: int | None = None
 
 

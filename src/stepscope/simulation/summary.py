@@ -204,8 +204,10 @@ def describe(change: Change) -> str:
             stated = "launches cost nothing, as with CUDA graphs"
         case edit.ScaleKernels(regex, factor):
             stated = f"kernels matching {regex!r} take {factor:g} times as long"
-        case edit.ScaleOps(ops, factor):
-            stated = f"{len(ops):,} GPU operations take {factor:g} times as long"
+        case edit.ScaleOps(ops, factors):
+            least, most = min(factors, default=1), max(factors, default=1)
+            times = f"{least:g}" if least == most else f"{least:.2g} to {most:.2g}"
+            stated = f"{len(ops):,} GPU operations take {times} times as long"
         case edit.RemoveOps(ops):
             stated = f"without {len(ops):,} GPU operations"
         case edit.FuseOps(ops, duration):

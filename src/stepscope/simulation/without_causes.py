@@ -9,6 +9,7 @@ import numpy as np
 
 from stepscope.activity import host as h
 from stepscope.gaps.idle import CROWDED_NS
+from stepscope.intervals.distinct import among, distinct_values
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.links import without
 from stepscope.simulation.program import (
@@ -314,16 +315,23 @@ def _only_to_read(subject: Subject, reads: BoolArray, shared: BoolArray) -> Bool
 
 
 def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
-    """Blocking copies become pinned and asynchronous.
+    """Blocking copies become pinned and asynchronous; where none blocks, uploads run beside.
 
     They stay in the order of their stream, where ``non_blocking=True`` leaves them; on a stream of
     their own (low) they run beside the kernels. Where the capture does not show how fast pinned
-    copies are, they may be half as fast (high).
+    copies are, they may be half as fast (high). Uploads that do not block already, but stand
+    between kernels of their stream, have no other repair than that stream.
     """
     program, gpu = subject.program, subject.gpu
     ops = gpu.ops
     copies = program.blocks & (program.wait_cause == C["blocking_copy"])
     row = np.maximum(program.op, 0)
+    if not copies.any():
+        uploads = subject.of_ops(
+            ops.equals("copy_kind", "HtoD") & (ops["bytes"] > h.SMALL_COPY_BYTES)
+        )
+        computes = distinct_values(program.stream[subject.of_ops(gpu.is_kernel)])
+        return on_own_stream(subject, uploads & among(program.stream, computes), after=False)
     slower = 2.0 if bound == "high" and not program.pinned_shown else 1.0
     duration = _pinned_ns(subject, copies, slower)
     work = own_work(program)

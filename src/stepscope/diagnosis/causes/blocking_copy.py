@@ -64,7 +64,8 @@ def detect(case: Case) -> Detection | None:
         "read results back rarely",
     ]
     if not pageable:
-        recommendations = recommendations[1:]
+        # copies that keep neither host nor device waiting are asynchronous already
+        recommendations = recommendations[1 if case.idle_ns(_ID) else 2 :]
     uneven = uneven_copies_ns(case.explanation)
     if uneven:
         message += (
@@ -143,7 +144,8 @@ CAUSE = Cause(
     prediction=(
         "the step with pinned copies that nobody waits for, in the order of their stream and at "
         "the bandwidth of the capture's pinned copies, or of the device's bus; at best they are "
-        "hidden, as on a stream of their own"
+        "hidden, as on a stream of their own. Where no copy keeps the host waiting, uploads "
+        "between kernels move to that stream: nothing else is left to repair"
     ),
     reference="NVIDIA CUDA best practices: pinned memory, asynchronous transfers",
     min_share=0.05,

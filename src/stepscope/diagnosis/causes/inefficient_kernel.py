@@ -23,6 +23,8 @@ def detect(case: Case) -> Detection | None:
         "its grid has {median_blocks} blocks, far fewer than the device has SMs, so "
         "most of the device stands idle while it runs"
         if found.by_grid
+        else "it multiplies large batches of tiny matrices, of which its tile is mostly padding"
+        if found.small
         else "it takes {kernels_ns_per_step} per step, many times what its shape requires"
     )
     channels = found.by_grid and _BLOCK_A_CHANNEL.search(plain)
@@ -33,6 +35,9 @@ def detect(case: Case) -> Detection | None:
         else "give it more to do at once: larger batches, or dimensions that are split into more "
         "blocks"
         if found.by_grid
+        else "multiply element by element and sum: (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2) "
+        "instead of a @ b, in a function that torch.compile makes one kernel of"
+        if found.small
         else "pad dimensions to multiples of eight (sixteen for FP8), and avoid tall, thin shapes"
     )
     return detection(
@@ -66,7 +71,7 @@ CAUSE = Cause(
     definition=(
         "One kernel takes a noticeable part of the step and reaches a small part of what its work "
         "allows: a GEMM whose shape gives a far shorter time at the device's peaks, or a "
-        "long kernel with fewer blocks than SMs."
+        "long kernel with fewer blocks than SMs, or GEMMs over large batches of tiny matrices."
     ),
     differential=(
         "low_precision_unused is the wrong kind of cores, memory_bound_kernels the limit of the "
@@ -76,7 +81,8 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step with the kernel at half of its ceiling, or with twice the time that its blocks "
-        "would need if they filled the device"
+        "would need if they filled the device. Batched products of tiny matrices: two passes over "
+        "memory, in which elementwise kernels multiply and sum"
     ),
     reference="Williams et al., Roofline (CACM 2009); NVIDIA Nsight Compute documentation",
     min_share=0.10,

@@ -12,6 +12,7 @@ from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.kernels.efficiency import product_elements
 from stepscope.kernels.kernels import MATH_NAMES, PHASES, Kernels, changed
 from stepscope.kernels.precision import in_precision
+from stepscope.kernels.small_products import small_products
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 _ID: Final = "lower_precision"
@@ -45,6 +46,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return None
     gemm = kernels.in_category("matmul", "convolution", "attention") & kernels.steady & ~taken
 
+    gemm &= ~small_products(kernels)[0]  # their tiles are mostly padding in any type
     single = kernels.gpu.ops.matches("name", _SINGLE_ATTENTION)
 
     def large(math: str) -> BoolArray:

@@ -70,8 +70,8 @@ def _repaired(subject: Subject, facts: Facts, repair: Repair, bound: Bound) -> S
     if repair.merged.any():
         after, _ = change_ops(after, RemoveOps(tuple(ids[repair.merged].tolist())))
     if kept.any():
-        factor = total / max(int(repair.old_ns[kept].sum()), 1)
-        after, _ = change_ops(after, ScaleOps(tuple(ids[kept].tolist()), factor))
+        factors = repair.factors(kept, total)
+        after, _ = change_ops(after, ScaleOps(tuple(ids[kept].tolist()), tuple(factors.tolist())))
     return after
 
 
