@@ -624,6 +624,45 @@ def test_a_report_without_levers_is_still_read() -> None:
     assert job.verify(json.dumps(report).encode()).verified
 
 
+ATTENTION = "cudnn_generated_fort_native_sdpa_sm90_flash_{}prop_wgmma_f16_knob_7_64x128x128_4x1x1"
+
+
+@pytest.mark.parametrize(
+    ("mask", "said"),
+    [
+        ("[1,1,2048,2048]", True),
+        ("[4,1,2048,2048]", False),  # one for each sample, which may be padded
+        ("[1,1,1,2048]", False),  # of keys
+        ("[]", False),
+    ],
+)
+def test_a_mask_for_all_may_be_causal(mask: str, said: bool, tmp_path: Path) -> None:
+    operands = "[4,16,2048,64]"
+    calls = (("", ",".join([operands] * 3 + [mask])),
+             ("_backward", ",".join([operands] * 5 + [mask, "[4,16,2048,1]"])))  # fmt: skip
+    steps = Steps()
+    for number in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers():
+            steps.launch(kernel, length)
+        for way, shapes in calls:
+            name = f"aten::_scaled_dot_product_cudnn_attention{way}"
+            steps.build.operator(steps.host - 0.5, steps.host + 1.5, name,
+                                 input_shapes=f"[{shapes}]")  # fmt: skip
+            steps.launch(ATTENTION.format("b" if way else "f"), 350.0)
+        steps.build.range(begin, steps.host, f"step_{number}")
+    diagnosis, _ = steps.diagnose(tmp_path)
+    found = [one for one in diagnosis.levers if one.cause == "fused_attention"]
+    assert len(found) == said
+    for lever in found:
+        assert "2,048 x 2,048" in lever.message
+        # of half of the arithmetic 0.42 of the peak, of all of it 0.30
+        left = 700_000 * 0.30 / 0.42 / 2
+        assert lever.time_ns_per_step == pytest.approx(700_000 - left, rel=0.01)
+        assert lever.prediction_high_ns is not None
+        assert lever.prediction_high_ns >= 0.99 * diagnosis.step_ns.mean  # it may not be causal
+
+
 def test_every_lever_is_complete() -> None:
     assert {"fused_optimizer", "compile", "casts_and_copies", "layout_changes", "larger_batch",
             "wave_quantisation", "aligned_shapes", "lower_precision",

@@ -24,7 +24,7 @@ _MANY: Final = 4_096
 _LARGEST_GRID: Final = 65_535
 """Blocks that the last dimension of a grid may have: a larger batch is several launches."""
 _BROADCAST: Final = 0.5
-"""Share of what streaming kernels achieve that elementwise kernels have whose operands are broadcast."""
+"""Share of what streaming kernels achieve that those achieve whose operands are broadcast."""
 _WITHOUT_SHAPES: Final = 0.1
 """What is left of a GEMM of so many matrices that each is one block, where no shapes tell their
 size: of 3 by 3 a tenth (H100; one program)."""

@@ -11,6 +11,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.lever import Found, Lever
 from stepscope.kernels.kernels import MATH_NAMES, changed, scaled
+from stepscope.kernels.masks import given_mask
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "fused_attention"
@@ -24,7 +25,7 @@ at long sequences (Shah et al., 2024); short sequences gain less."""
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
-    """Attention written out that takes too little to be a finding, or a kernel of an older GPU."""
+    """Attention written out that takes too little to be a finding, under a mask, or older."""
     kernels = case.explanation.kernels
     written = case.explanation.inside_kernels.attention
     if written is not None and not taken[written.repair.rows].any():
@@ -42,6 +43,24 @@ def find(case: Case, taken: BoolArray) -> Found | None:
                 "torch.nn.attention.flex_attention, compiled, for masks that it does not take",
             ],
             next_capture=None if len(kernels.attribution.operators) else captures.STACKS,
+        )
+    masked = given_mask(kernels, kernels.steady & ~taken)
+    if masked is not None:
+        return Found(
+            repair=masked.repair,
+            message=(
+                f"attention takes {{kernels_ns_per_step}} under a mask of {masked.positions:,} x "
+                f"{masked.positions:,} that all samples and heads share; where that mask only "
+                "hides later positions (causal), and says so instead, it takes some "
+                "{changed_ns_per_step}, as half of the arithmetic goes"
+            ),
+            recommendations=[
+                "where the mask is causal: scaled_dot_product_attention(q, k, v, is_causal=True) "
+                "without attn_mask; in Hugging Face models no attention_mask where nothing is "
+                "padded",
+                "where it is not (a window, documents in one sequence): flex_attention with a "
+                "block mask, which leaves out what is masked",
+            ],
         )
     if not _HOPPER.search(kernels.device[0]):
         return None
@@ -73,14 +92,17 @@ LEVER = Lever(
     definition=(
         "Attention is computed by separate kernels with the scores in memory between them, or by "
         "a fused kernel that does not use what the device has: kernels made for Ampere (cutlass "
-        "fmha, FlashAttention-2) achieve half of Hopper's rate."
+        "fmha, FlashAttention-2) achieve half of Hopper's rate. Or a mask is given as a tensor, "
+        "whose half the kernels compute only to hide it."
     ),
     differential=(
         "the cause unfused_attention is attention written out that takes much of the step."
     ),
     prediction=(
         "written out: as the cause unfused_attention. An older kernel: what newer ones gain in "
-        "published measurements"
+        "published measurements. A mask for all samples and heads alike (recorded shapes tell): "
+        "as many times quicker as causal attention is than masked; whether it is causal no "
+        "capture tells, so that the range reaches today's step"
     ),
     reference="Dao et al., FlashAttention; Shah et al., FlashAttention-3 (NeurIPS 2024)",
     find=find,
