@@ -114,8 +114,8 @@ def test_normalisation_of_few_large_images_counts_as_far_as_it_fills_the_device(
 ) -> None:
     forward = [*LAYER, *[STATISTICS] * 3, APPLIED, LINEAR]
     kernels, repair = repaired(tmp_path, forward, blocks=100, images=2)
-    # 100 channels of two volumes, in blocks of 128 threads, where 132 SMs hold 2,048 each
-    filled = 100 * 2 * 128 / (132 * 2048)
+    # 100 channels of two volumes, in blocks of 128 threads, where 132 SMs want 1,024 each
+    filled = 100 * 2 * 128 / (132 * 1024)
     expected = FORWARD_IN_TRANSFORMS[1] * filled / 4
     assert parts(kernels, repair, STATISTICS) == pytest.approx(expected, rel=1e-3)
 

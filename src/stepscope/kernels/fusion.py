@@ -20,12 +20,16 @@ from stepscope.kernels.kernels import (
     changed,
     scaled,
 )
+from stepscope.kernels.merging import SCAN
 from stepscope.kernels.runs import compiled, merged_repair, with_copies
 from stepscope.trace.frame import BoolArray, IntArray
 
 CHAIN = 4
 """Elementwise operations or reductions in a row that a layer of a framework does not leave behind:
 activation, residual and scale make three. More are a function spelled out in primitives."""
+
+SHORT = 0.1
+"""Part of the longest kernel of a run under which one works on a value a row, or on a parameter."""
 
 DOMINATED = 0.7
 """Share of the compute time from which on memory-bound kernels dominate a step. Transformers spend
@@ -94,23 +98,39 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     rows, run = order[chosen], run[chosen]
     if not len(rows):
         return None
-    inside = _inside(kernels.in_category(*_LAYERS)[rows], run)
+    inside = _inside(_spelled_out(kernels, rows, run), run)
     rows, run = rows[inside], with_inverse(run[inside])[1]
     repair = with_copies(kernels, merged_repair(kernels, rows, run), rows, run)
     return Chains(repair, int(run[-1]) + 1)
 
 
-def _inside(of_layer: BoolArray, run: IntArray) -> BoolArray:
-    """Kernels of runs from the first to the last that is no layer of the framework.
+def _spelled_out(kernels: Kernels, rows: IntArray, run: IntArray) -> BoolArray:
+    """Kernels of runs that no layer of the framework launches, and that are not short beside those.
 
-    A function that is spelled out stands behind a normalisation or before a dropout, which stay
-    where the function alone is compiled.
+    A loss of the library begins and ends with a value a row and fills its gradient with zeros.
+    """
+    own = ~kernels.in_category(*_LAYERS)[rows]
+    zeros = np.array([c.operation == "Fill" for c in kernels.classes] + [False])
+    own &= ~zeros[kernels.gpu.ops["name"][rows]]
+    old = kernels.duration_ns[rows]
+    longest = np.zeros(int(run[-1]) + 1, np.int64)
+    tells = own & ~kernels.gpu.ops.matches("name", SCAN)[rows]
+    np.maximum.at(longest, run[tells], old[tells])
+    found: BoolArray = own & (old >= SHORT * longest[run])
+    return found
+
+
+def _inside(spelled_out: BoolArray, run: IntArray) -> BoolArray:
+    """Kernels of runs from the first to the last that is spelled out.
+
+    A function that is spelled out stands behind a normalisation or before a dropout or a loss,
+    which stay where the function alone is compiled.
 
     Args:
-        of_layer: whether each kernel is one of a layer.
+        spelled_out: whether each kernel is, rather than one of a layer.
         run: number of the run of each, ascending.
     """
-    own = np.flatnonzero(~of_layer)
+    own = np.flatnonzero(spelled_out)
     place = np.arange(len(run))
     first = np.full(int(run[-1]) + 1, len(run))
     last = np.full(int(run[-1]) + 1, -1)

@@ -53,8 +53,8 @@ IN_TRANSFORMS: Final = (3.2, 4.0, 5.0)
 applies it with channels first, which alone of them uses the whole device then (both passes). It has
 a block for each channel and image: of few large ones (volumes) it counts as far as it fills the
 device."""
-_RESIDENT_THREADS: Final = 2048
-"""Threads that an SM holds at a time."""
+_BUSY_THREADS: Final = 1024
+"""Threads of an SM with which it waits for the memory and not for more threads; it holds 2,048."""
 FORWARD_IN_TRANSFORMS: Final = (1.7, 2.0, 2.5)
 """The same of the forward pass alone."""
 OF_FEW: Final = ((32, 1.6), (64, 1.15))
@@ -178,7 +178,7 @@ def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray
         for channels, times in reversed(OF_FEW):
             longer[(kernels.blocks > 0) & (kernels.blocks <= channels)] = times
         duration = kernels.duration_ns
-        at_once = max(kernels.device[1] * _RESIDENT_THREADS, 1)
+        at_once = max(kernels.device[1] * _BUSY_THREADS, 1)
         part_used = np.minimum(kernels.blocks * kernels.threads / at_once, 1.0)
         part_used[kernels.blocks <= 0] = 1.0
         whole = float(duration[own].sum())

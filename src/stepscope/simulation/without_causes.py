@@ -326,12 +326,6 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
     ops = gpu.ops
     copies = program.blocks & (program.wait_cause == C["blocking_copy"])
     row = np.maximum(program.op, 0)
-    if not copies.any():
-        uploads = subject.of_ops(
-            ops.equals("copy_kind", "HtoD") & (ops["bytes"] > h.SMALL_COPY_BYTES)
-        )
-        computes = distinct_values(program.stream[subject.of_ops(gpu.is_kernel)])
-        return on_own_stream(subject, uploads & among(program.stream, computes), after=False)
     slower = 2.0 if bound == "high" and not program.pinned_shown else 1.0
     duration = _pinned_ns(subject, copies, slower)
     work = own_work(program)
@@ -340,6 +334,11 @@ def _copies_overlap(subject: Subject, bound: Bound) -> Subject:
     freed = _without_waits(
         subject.becomes(duration_ns=duration, work_ns=work, delay_ns=delay), "blocking_copy"
     )
+    if not copies.any():
+        uploads = ops.equals("copy_kind", "HtoD") & (ops["bytes"] > h.SMALL_COPY_BYTES)
+        computes = distinct_values(program.stream[subject.of_ops(gpu.is_kernel)])
+        moved = subject.of_ops(uploads) & among(program.stream, computes)
+        return on_own_stream(freed, moved, after=False)
     if bound != "low":
         return freed
     down = ops.equals("copy_kind", "DtoH")[row]
