@@ -192,6 +192,45 @@ def test_copies_inside_of_a_chain_go_with_it(tmp_path: Path) -> None:
     assert repair.high_ns - repair.low_ns >= 20_000 * kernels.n_steady
 
 
+def test_layers_of_the_framework_around_a_function_stay_where_it_alone_is_compiled(
+    tmp_path: Path,
+) -> None:
+    """Two functions of four kernels and a loss: its means and its zeros are not theirs."""
+    loss = "void (anonymous namespace)::cunn_SoftMaxForward<8, float, LogSoftMax>(float*)"
+    zeros = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)"
+    )
+    mul = pointwise("mul", 2)
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(GEMM)
+        for name, us in (*[(mul, 100.0)] * 4, (loss, 200.0), (mul, 2.0), (mul, 3.0)):
+            device.kernel(name, us)
+        for name, us in ((mul, 2.0), (zeros, 90.0), (loss, 200.0), *[(mul, 100.0)] * 4):
+            device.kernel(name, us, thread=AUTOGRAD)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    found = chains(kernels, np.zeros(len(kernels.gpu.ops), bool))
+    assert found is not None
+    assert len(found.repair.rows) == 8 * kernels.n_steady
+    assert found.repair.old_ns.tolist() == [100_000] * len(found.repair.rows)
+
+
+def test_dropout_and_losses_alone_are_no_chain(tmp_path: Path) -> None:
+    drops = "void at::native::fused_dropout_kernel_vec<float, float, float, 1, 4, bool>(int)"
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(GEMM)
+        for _ in range(6):
+            device.kernel(drops)
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    assert kernels.in_category("dropout").any()
+    assert chains(kernels, np.zeros(len(kernels.gpu.ops), bool)) is None
+
+
 def test_a_sum_along_a_dimension_goes_into_its_chain_and_tells_nothing_of_the_memory(
     tmp_path: Path,
 ) -> None:

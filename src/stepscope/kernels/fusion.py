@@ -99,6 +99,8 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     if not len(rows):
         return None
     inside = _inside(_spelled_out(kernels, rows, run), run)
+    if not inside.any():  # losses and dropout alone
+        return None
     rows, run = rows[inside], with_inverse(run[inside])[1]
     repair = with_copies(kernels, merged_repair(kernels, rows, run), rows, run)
     return Chains(repair, int(run[-1]) + 1)
