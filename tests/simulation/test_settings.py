@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import settings as examples
+from tests.diagnosis.test_kernel_causes import BF16, FP32, STEPS, Steps, elementwise
 from tests.support.captures import unpack
 from tests.support.pipeline import gpipe, played, step_us
 from tests.support.programs import Item, mark, naive_bounds, program, programs, wait
@@ -143,6 +144,22 @@ def test_bf16_is_refused_where_tensor_cores_multiply_fp16_only(
         precision.lengths(facts, "bf16")
     with pytest.raises(UsageError, match=r"do not multiply TF32$"):
         precision.lengths(facts, "tf32")
+
+
+def test_in_bf16_what_lies_between_products_of_that_type_already_stays(tmp_path: Path) -> None:
+    """A layer in FP32, and one in BF16: of the kernels between them the half is halved."""
+    steps = Steps()
+    light = elementwise("gelu")
+    for number in range(STEPS):
+        work = [(FP32, 200.0), (light, 100.0), (FP32, 200.0), (light, 80.0), (BF16, 50.0)]
+        steps.step(number, ("forward", [*work, (light, 60.0), (BF16, 50.0), (light, 40.0)]))
+    _, job = steps.diagnose(tmp_path)
+    facts = job.explained.simulation.facts[0]
+    new = precision.lengths(facts, "bf16")[facts.kernels.steady]
+    usual = precision.POINTWISE[1]
+    half = (1 + usual) / 2
+    gelus = new[facts.kernels.in_category("elementwise")[facts.kernels.steady]].reshape(-1, 4)
+    assert gelus[0].tolist() == [100_000 * usual, 80_000 * half, 60_000, 40_000 * half]
 
 
 def test_accumulation_repeats_what_comes_before_the_update() -> None:

@@ -195,7 +195,8 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
         share = dict(zip(("high", "expected", "low"), POINTWISE, strict=True))[bound]
         # what computes the loss may be in half precision at best
         halved = _pointwise(facts) & (bound == "low" or ~in_losses(kernels))
-        new = np.where(halved, old * share, new)
+        part = np.where(halved, _beside(kernels, mine), 0.0)
+        new = np.where(part > 0, old * (1 - (1 - share) * part), new)
         new = _convolutions(facts, new, share, bound)
         if target == "bf16":
             new = _batch_norms(facts, old, new, bound)
@@ -256,6 +257,22 @@ def _pointwise(facts: Facts) -> BoolArray:
     return mask
 
 
+def _beside(kernels: Kernels, changed: BoolArray) -> FloatArray:
+    """Of each operation, which part of the products before and behind it are changed.
+
+    Where a model has half precision in other parts already, what lies between those keeps its type.
+    """
+    order, at = _products_in_order(kernels)
+    found = np.zeros(len(changed))
+    if len(at):
+        place = np.arange(len(order))
+        behind = np.searchsorted(at, place, side="right")
+        before = changed[order[at[np.maximum(behind - 1, 0)]]]
+        after = changed[order[at[np.minimum(behind, len(at) - 1)]]]
+        found[order] = (before.astype(np.float64) + after) / 2
+    return found
+
+
 def in_losses(kernels: Kernels) -> BoolArray:
     """Operations between the last product of a forward pass and the first of its backward pass.
 
@@ -300,7 +317,9 @@ def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
     inputs = kernels.per_step(float(input_elements(kernels, rows).sum()))
     share = {"low": 0.0, "expected": 0.5, "high": 1.0}[bound]
     # what losses get is widened, and its gradient narrowed
-    numbers = 2 * facts.parameters.count + 2 * share * inputs + 2 * _loss_elements(kernels)
+    gemms = kernels.in_category("matmul", "convolution") & kernels.steady
+    weights = facts.parameters.count * int(steady.sum()) / max(int(gemms.sum()), 1)
+    numbers = 2 * weights + 2 * share * inputs + 2 * _loss_elements(kernels)
     each = numbers * CAST_BYTES / facts.bandwidth / count if facts.bandwidth else 0.0
     casts = np.where(_with_bias(facts)[rows], CASTS_A_GEMM + CASTS_A_BIAS, CASTS_A_GEMM)
     launches = 2 * kernels.per_step(float(casts.sum())) / count
