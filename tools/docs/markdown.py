@@ -91,7 +91,7 @@ def text_constants(folder: Path, pattern: str) -> dict[str, set[str]]:
         if not re.search(pattern, source):
             continue
         for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.Constant) and isinstance(text := node.value, str):
-                if re.fullmatch(pattern, text):
-                    found.setdefault(text, set()).add(path.relative_to(folder).as_posix())
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and re.fullmatch(pattern, text):
+                found.setdefault(text, set()).add(path.relative_to(folder).as_posix())
     return found
