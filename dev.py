@@ -39,6 +39,13 @@ LINTERS = (
     ("ruff format", ("-m", "ruff", "format", "--check", ".")),
     ("mypy", ("-m", "mypy")),
 )
+MYPY_ONCE = (
+    "import gc; gc.disable(); gc.enable = gc.disable; "  # mypy itself would enable it again
+    "from mypy.__main__ import console_entry; console_entry()"
+)
+"""mypy that looks for no garbage: a fifth less time, thrice the memory."""
+MYPY_ONCE_BYTES = 4 << 30
+"""Memory that must be free for that: it takes 1.7 GB, and the tests run beside it."""
 COLLECT = ("-m", "pytest", "--collect-only", "-q", "-n", "0")
 ALLOCATOR = {
     "MALLOC_ARENA_MAX": "2",
@@ -121,6 +128,8 @@ def test(arguments: Sequence[str]) -> int:
     with tempfile.TemporaryFile() as stated:
         command = [str(PYTHON), *checker]
         if os.environ.get("CI"):  # nobody checks again, and a tenth of the time goes into the cache
+            if free_bytes() >= MYPY_ONCE_BYTES:
+                command = [str(PYTHON), "-c", MYPY_ONCE]
             command += ["--cache-dir", os.devnull]
         checking = subprocess.Popen(
             command, cwd=ROOT, env=environment(), stdout=stated, stderr=subprocess.STDOUT
@@ -141,6 +150,25 @@ def test(arguments: Sequence[str]) -> int:
     if failed:
         say(f"failed: {listed([*failed, 'pytest'] if code else failed)}")
     return code or bool(failed)
+
+
+def free_bytes() -> int:
+    """Memory that this machine, or the container, has to spare; 0 where it does not tell."""
+    try:
+        meminfo = Path("/proc/meminfo").read_text(encoding="ascii")
+        (free,) = (int(line.split()[1]) << 10 for line in meminfo.splitlines() if "Avail" in line)
+    except (OSError, ValueError):
+        return 0
+    group = Path("/sys/fs/cgroup")
+    for limit, used in (
+        ("memory.max", "memory.current"),
+        ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes"),
+    ):
+        try:
+            free = min(free, int((group / limit).read_text()) - int((group / used).read_text()))
+        except (OSError, ValueError):  # no such group, or one without a limit
+            continue
+    return free
 
 
 def pytest() -> tuple[str, ...]:

@@ -268,10 +268,29 @@ def room(module: str) -> str:
     return module.split(".")[1] if "." in module else "__init__"
 
 
+KINDS = {ast.Import, ast.ImportFrom, ast.Constant, ast.Call, ast.Attribute}
+"""Syntax that is looked at."""
+
+
 @cache
 def nodes(path: Path) -> list[ast.AST]:
-    """All of a file's syntax; hundreds of files take seconds, which those pay who need them."""
-    return list(ast.walk(ast.parse(path.read_bytes(), str(path))))
+    """All of a file's syntax of these kinds; hundreds of files take seconds, once.
+
+    ``ast.walk`` takes twice as long.
+    """
+    found: list[ast.AST] = []
+    left: list[ast.AST] = [ast.parse(path.read_bytes(), str(path))]
+    while left:
+        node = left.pop()
+        if type(node) in KINDS:
+            found.append(node)
+        for name in node._fields:
+            below = getattr(node, name, None)
+            if isinstance(below, list):
+                left += [each for each in below if isinstance(each, ast.AST)]
+            elif isinstance(below, ast.AST) and below._fields:  # not Load, Add and the like
+                left.append(below)
+    return found
 
 
 def imports_of(module: str, path: Path) -> Iterator[Import]:

@@ -77,11 +77,21 @@ def constants(module: ModuleType) -> dict[str, tuple[Any, str]]:
 
 
 @cache
-def text_constants(folder: Path) -> dict[str, set[str]]:
-    """Every text constant in the Python files below a folder, with the files it stands in."""
+def text_constants(folder: Path, pattern: str) -> dict[str, set[str]]:
+    """The text constants in the Python files below a folder, with the files that each stands in.
+
+    Args:
+        folder: where the files are.
+        pattern: a regular expression that a text must match as a whole; only files in which it is
+            found at all are parsed, as to parse all takes seconds.
+    """
     found: dict[str, set[str]] = {}
     for path in sorted(folder.rglob("*.py")):
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found.setdefault(node.value, set()).add(path.relative_to(folder).as_posix())
+        source = path.read_text(encoding="utf-8")
+        if not re.search(pattern, source):
+            continue
+        for node in ast.walk(ast.parse(source)):
+            text = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(text, str) and re.fullmatch(pattern, text):
+                found.setdefault(text, set()).add(path.relative_to(folder).as_posix())
     return found

@@ -178,7 +178,7 @@ def problems_page() -> str:
         "What an import may notice and count. `stepscope info` and `stepscope diagnose` show it. "
         f"Severities: {prose(severities)}",
     ]
-    texts = text_constants(PACKAGE)
+    texts = text_constants(PACKAGE, "|".join(map(re.escape, DECLARED)))
     for kind in DECLARED.values():
         files = texts.get(kind.id, set()) - {"trace/problems.py"}
         by = sorted({file.split("/")[1] for file in files if file.startswith("importers/")})
@@ -414,7 +414,7 @@ def importers_page() -> str:
 
 def environment_page() -> str:
     """Environment variables."""
-    read = {text for text in text_constants(PACKAGE) if re.fullmatch("STEPSCOPE_[A-Z_]+", text)}
+    read = set(text_constants(PACKAGE, "STEPSCOPE_[A-Z_]+"))
     if read != set(ENVIRONMENT):
         raise ValueError(f"ENVIRONMENT differs from what is read: {read ^ set(ENVIRONMENT)}")
     rows = [(code(name), text) for name, text in ENVIRONMENT.items()]

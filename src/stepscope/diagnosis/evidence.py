@@ -44,25 +44,25 @@ class Compute:
 
     def together(self, statements: Iterable[str]) -> None:
         """Run those that read the same rows as one: to plan a statement takes most of its time."""
-        same: dict[str, list[str]] = {}
+        same: dict[tuple[bool, str], list[tuple[str, str]]] = {}
         for sql in dict.fromkeys(statements):
-            if sql not in self._known and _counts_rows(sql):
-                chosen, read = _parts(sql)
-                aggregates = "count(*)" if _AGGREGATE.search(chosen) else ""
-                same.setdefault(f"{aggregates} FROM {read}", []).append(sql)
-        for alike in same.values():
-            if len(alike) == 1:
+            if sql not in self._known:
+                chosen, read = _outermost(sql)
+                same.setdefault((bool(_AGGREGATE.search(chosen)), read), []).append((sql, chosen))
+        for (_, read), alike in same.items():
+            if len(alike) == 1 or not read or " GROUP BY " in read:
                 continue
-            columns = ", ".join(_parts(sql)[0].removeprefix("SELECT ") for sql in alike)
+            columns = ", ".join(chosen for _, chosen in alike)
             with contextlib.suppress(UsageError):  # then each is run, and refused, by itself
-                found = iter(self._run(f"SELECT {columns} FROM {_parts(alike[0])[1]}"))
-                for sql in alike:
-                    width = 2 if sql.partition(" FROM ")[0].endswith(_COUNTED) else 1
+                found = iter(self._run(f"SELECT {columns} FROM {read}"))
+                for sql, chosen in alike:
+                    width = 2 if chosen.endswith(_COUNTED) else 1
                     self._known[sql] = tuple(itertools.islice(found, width))
 
 
 _AGGREGATE: Final = re.compile(r"\w\(")
 _COUNTED: Final = ", count(*)"
+_TEXT_OR_LEVEL: Final = re.compile(r"'(?:[^']|'')*'|[()]| FROM ")
 
 
 def places(case: Case) -> dict[str, str]:
@@ -107,6 +107,16 @@ def _parts(sql: str) -> tuple[str, str]:
     """What a statement chooses, and what it reads."""
     chosen, _, read = sql.partition(" FROM ")
     return chosen, read
+
+
+def _outermost(sql: str) -> tuple[str, str]:
+    """The same without SELECT, where what is chosen may hold further statements in parentheses."""
+    depth = 0
+    for found in _TEXT_OR_LEVEL.finditer(sql):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if found[0] == " FROM " and not depth:
+            return sql[: found.start()].removeprefix("SELECT "), sql[found.end() :]
+    return sql, ""
 
 
 def _counts_rows(sql: str) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import floor
 from typing import Final
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from stepscope.diagnosis import frameworks, vendors
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.evidence import STEADY_STEPS, Compute, evaluated, places
+from stepscope.diagnosis.evidence import STEADY_STEPS, Compute, all_evaluated, places
 from stepscope.diagnosis.result import Evidence, KernelCategory, KernelSplit, StepBound
 from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.fusion import WAITING
@@ -44,7 +43,18 @@ _OF_ALL: Final = _PARTS.replace("{which} ", "")
 _FUSED: Final = _PARTS.replace("{which}", f"AND category NOT IN {WAITING}")
 """The same where kernels that wait for memory are merged into their neighbours without a rest."""
 
-_Evaluate = Callable[[str, Unit, str], float]
+_OF_BOUND: Final = (
+    Figure("kernels.bound_ns", "ns", f"SELECT {_BOUND_OF} {_OF_ALL}"),
+    Figure("kernels.fused_bound_ns", "ns", f"SELECT {_BOUND_OF} {_FUSED}"),
+    Figure(
+        "kernels.known_share",
+        "share",
+        "SELECT round(coalesce(sum(own_ns) FILTER (least_ns IS NOT NULL), 0)::DOUBLE / "
+        f"sum(own_ns), 4) {_STEADY} AND compute",
+    ),
+    Figure("kernels.speedup", "ratio", f"SELECT {_SPEEDUP_OF} {_OF_ALL}"),
+    Figure("kernels.fused_speedup", "ratio", f"SELECT {_SPEEDUP_OF} {_FUSED}"),
+)
 
 
 def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
@@ -60,11 +70,6 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
     bounds = kernel_bounds(kernels, case.device.read)
     rows = kernels.steady & kernels.gpu.is_compute
     evidence: list[Evidence] = []
-
-    def figure(name: str, unit: Unit, sql: str) -> float:
-        found = evaluated(Figure(f"kernels.{name}", unit, sql), case, compute)
-        evidence.append(found)
-        return found.value
 
     def computed(name: str, unit: Unit, value: float, sql: str, count: int) -> None:
         """A figure that is known without its statement: there are two for every category."""
@@ -113,32 +118,28 @@ def kernel_split(case: Case, compute: Compute) -> KernelSplit | None:
             )
         )
     categories.sort(key=lambda one: (-one.time_ns_per_step, one.category))
+    bound = None
+    if kernels.bandwidth:
+        of_bound = all_evaluated(_OF_BOUND, case, compute)
+        evidence += of_bound
+        bound = _bound(case, of_bound)
     return KernelSplit(
         device=kernels.device[0],
         ceilings=kernels.peaks.source if kernels.peaks else "",
         measured=bool(kernels.peaks and kernels.peaks.measured),
         rank=case.rank,
         categories=categories,
-        bound=_bound(case, figure) if kernels.bandwidth else None,
+        bound=bound,
         examine=_examine(case, bounds),
         vendor=kernels.vendor.value,
         evidence=evidence,
     )
 
 
-def _bound(case: Case, figure: _Evaluate) -> StepBound:
+def _bound(case: Case, evidence: list[Evidence]) -> StepBound:
     """The least step that the ceilings allow, and how much of the kernel time it is known of."""
     kernels = case.explanation.kernels
-    bound = figure("bound_ns", "ns", f"SELECT {_BOUND_OF} {_OF_ALL}")
-    fused = figure("fused_bound_ns", "ns", f"SELECT {_BOUND_OF} {_FUSED}")
-    known = figure(
-        "known_share",
-        "share",
-        "SELECT round(coalesce(sum(own_ns) FILTER (least_ns IS NOT NULL), 0)::DOUBLE / "
-        f"sum(own_ns), 4) {_STEADY} AND compute",
-    )
-    speedup = figure("speedup", "ratio", f"SELECT {_SPEEDUP_OF} {_OF_ALL}")
-    least = figure("fused_speedup", "ratio", f"SELECT {_SPEEDUP_OF} {_FUSED}")
+    bound, fused, known, speedup, least = (one.value for one in evidence)
     assumed = [
         "kernels of the same work, type and algorithm, each at its ceiling; no idle time; "
         "exposed communication and exposed copies stay as they are",
