@@ -63,6 +63,21 @@ def test_a_third_of_the_time_is_needed(tmp_path: Path) -> None:
     assert lines.heaviest(np.array([70_000_000]), np.array([160_000_000])) is None
 
 
+def test_samples_that_fall_on_short_stretches_tell_of_the_others(tmp_path: Path) -> None:
+    """Of forty stretches of 2 ms a sample each 10 ms hits ten; the others hit the work between."""
+    build = Build()
+    stack(build, 0, ("/home/me/train.py", 40))
+    stack(build, 1, ("/home/me/train.py", 118))
+    for k in range(40):
+        hit = k % 4 == 0
+        sample(build, k * 10_000 + (1_000 if hit else 6_000), int(hit))
+    build.kernel(40, 60, call=(20, 30))
+    trace = build.trace(tmp_path)
+    lines = SampledLines(gpus(trace.frame)[0], trace.frame)
+    begins = np.arange(40) * 10_000_000
+    assert lines.heaviest(begins, begins + 2_000_000) == ("train.py:118", "step")
+
+
 def test_files_are_told_apart(tmp_path: Path) -> None:
     build = recorded()
     sample(build, 85_000, 3)

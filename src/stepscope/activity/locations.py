@@ -1,7 +1,8 @@
 """Where in the program some time was spent: range, operator, Python function and line.
 
 A sample says which line each thread executed at one moment. A stretch of time that holds samples is
-shared out among them; a shorter one belongs to the nearest sample, where one is within a period.
+shared out among them; where few samples fall on what is asked about, a stretch without one belongs
+to the nearest sample within a period.
 The line is that of the innermost frame of the program itself, outside of installed packages, of
 Python's library and of the recorder; where all of a stack is installed, outside of PyTorch.
 
@@ -32,6 +33,8 @@ _PYTHON: Final = re.compile(r"(^|/)lib(64)?/python3(\.\d+)?/(?!(site|dist)-packa
 _INSTALLED: Final = re.compile(r"/(site|dist)-packages/")
 _FRAMEWORK: Final = re.compile(r"/(torch|triton|numpy|jax|lightning|pytorch_lightning)/")
 _THIRD: Final = 1 / 3
+_ENOUGH: Final = 8
+"""Samples inside of intervals from which on they alone tell where the program was meanwhile."""
 
 
 class SampledLines:
@@ -103,15 +106,20 @@ class SampledLines:
         np.add.at(steps, first, share)
         np.subtract.at(steps, past, share)
         weight = np.cumsum(steps)[:-1]
-        near = self._nearest((start_ns + end_ns) // 2)
-        short = ~inside & (near >= 0)
-        np.add.at(weight, near[short], length[short])
+        asked = length
+        if int((past - first).sum()) >= _ENOUGH:
+            # samples fall on intervals by chance: those that none fell on were spent as the others
+            asked = length[inside]
+        else:
+            near = self._nearest((start_ns + end_ns) // 2)
+            short = ~inside & (near >= 0)
+            np.add.at(weight, near[short], length[short])
         known = codes >= 0
         if not known.any():
             return None
         held = np.bincount(codes[known], weights=weight[known], minlength=len(lines))
         best = int(np.argmax(held))
-        return lines[best] if held[best] >= _THIRD * length.sum() else None
+        return lines[best] if held[best] >= _THIRD * asked.sum() else None
 
     def _nearest(self, time_ns: IntArray) -> IntArray:
         """Row of the nearest sample; -1 where it is further away than a period."""
