@@ -499,6 +499,10 @@ def test_large_batches_of_tiny_matrices(tmp_path: Path, shapes: bool) -> None:
         left = 2 * moved / (kernels.attainable_bandwidth / 2) * 1e9
     assert finding.time_ns_per_step == pytest.approx(1_800_000 - left, rel=1e-3)
     assert "unsqueeze" in finding.recommendations[0]
+    repair = job.explained.cases[0].explanation.inside_kernels.repairs["inefficient_kernel"]
+    assert repair.low_ns == pytest.approx(STEPS * left / 2, rel=1e-3)
+    # where nothing tells how small they are, it may gain nothing
+    assert repair.high_ns == pytest.approx(STEPS * (2 * left if shapes else 1_800_000), rel=1e-3)
     # tensor cores do not help them, but the larger ones
     precision = job.explained.cases[0].explanation.inside_kernels.precision
     assert precision is not None

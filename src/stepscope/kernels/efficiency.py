@@ -26,9 +26,6 @@ LONG_ENOUGH_NS = 20_000
 FEW_BLOCKS = 0.25
 """Blocks for each SM under which most of the device has nothing to do."""
 
-SPELT_OUT: Final = 2.0
-"""How many times as long or short small products may take that are spelt out element by element."""
-
 _PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisation", "index",
                        "sort", "loss", "dropout", "compiled", "other")  # fmt: skip
@@ -73,9 +70,9 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     # a grid that has twice the blocks is assumed to be no faster than half the launch
     grid_ns = np.where(blocks > 0, duration * blocks // max(sms, 1), 0)
     best = np.where(by_shape, ceiling / REACHABLE, np.where(by_grid, 2 * grid_ns, duration))
-    small, spelt_out = small_products(kernels)
-    small &= long_ & (spelt_out < FAR_BELOW / REACHABLE * duration)
-    best = np.where(small, spelt_out, best)
+    products = small_products(kernels)
+    small = products.found & long_ & (products.new_ns < FAR_BELOW / REACHABLE * duration)
+    best = np.where(small, products.new_ns, best)
     new = np.minimum(best.astype(np.int64), duration)
     rows = np.flatnonzero((by_shape | by_grid | small) & (new < duration))
     if not len(rows):
@@ -92,7 +89,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     ideal = int((grid_ns if grid_known else ceiling)[rows].sum())
     bounds = ideal, (spent + after) // 2
     if of_small:
-        bounds = round(after / SPELT_OUT), round(after * SPELT_OUT)
+        bounds = int(products.least_ns[rows].sum()), int(products.most_ns[rows].sum())
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.gpu.ops.texts["name"][code],

@@ -180,7 +180,7 @@ def low_precision(kernels: Kernels) -> LowPrecision | None:
     single = kernels.in_category("matmul") & kernels.steady
     single &= kernels.math == MATH_NAMES.index("fp32")
     single[convolved.rows] = False
-    single &= ~small_products(kernels)[0]  # their tiles are mostly padding in any type
+    single &= ~small_products(kernels).found  # their tiles are mostly padding in any type
     gemms = np.flatnonzero(single)
     rows = np.concatenate((gemms, convolved.rows))
     if not len(rows):

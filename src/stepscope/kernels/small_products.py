@@ -8,12 +8,14 @@ broadcasting and summed, they take two passes over memory.
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows
-from stepscope.kernels.kernels import Kernels
+from stepscope.kernels.kernels import MATH_NAMES, Kernels
 from stepscope.trace.frame import BoolArray, FloatArray
 from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
 
@@ -25,32 +27,54 @@ _LARGEST_GRID: Final = 65_535
 """Blocks that the last dimension of a grid may have: a larger batch is several launches."""
 _BROADCAST: Final = 0.5
 """Share of what streaming kernels achieve that those achieve whose operands are broadcast."""
+_SMALLEST_TILE: Final = re.compile(r"tilesize32x32x")
 _WITHOUT_SHAPES: Final = 0.1
 """What is left of a GEMM of so many matrices that each is one block, where no shapes tell their
-size: of 3 by 3 a tenth (H100; one program)."""
+size: of 3 by 3 a tenth (H100; one program). At most all of it: of 16 by 16 nothing is gained."""
+_SPREAD: Final = 2.0
+"""How many times as long or short they may take where shapes are known."""
 _BATCHED: Final = ("aten::bmm", "aten::baddbmm")
 
 
-def small_products(kernels: Kernels) -> tuple[BoolArray, FloatArray]:
-    """Such GEMMs, and what each takes multiplied element by element and summed, ns.
+@dataclass(frozen=True)
+class SmallProducts:
+    """GEMMs over large batches of tiny matrices; arrays have one value an operation of ``GPU.ops``.
 
-    Without shapes those whose batch is larger than a grid, and whose matrices are one block each.
+    Attributes:
+        found: which operations they are.
+        new_ns: what each takes multiplied element by element and summed; 0 for others.
+        most_ns: the most.
+    """
+
+    found: BoolArray
+    new_ns: FloatArray
+    most_ns: FloatArray
+
+    @property
+    def least_ns(self) -> FloatArray:
+        """The least that each may take."""
+        return self.new_ns / _SPREAD
+
+
+def small_products(kernels: Kernels) -> SmallProducts:
+    """Such GEMMs, and what they take instead.
+
+    Without shapes those in single precision whose batch is larger than a grid, and whose matrices
+    are one block each of the smallest tile.
 
     Args:
         kernels: the device's kernels.
-
-    Returns:
-        A mask over ``GPU.ops`` and lengths, 0 where the mask is not set; none is longer than today.
     """
     grid = kernels.grid
     old = kernels.duration_ns.astype(np.float64)
     found = kernels.in_category("matmul") & (grid["grid_x"] == 1) & (grid["grid_y"] == 1)
-    found &= grid["grid_z"] == _LARGEST_GRID
-    new = np.where(found, old * _WITHOUT_SHAPES, 0.0)
+    found &= (grid["grid_z"] == _LARGEST_GRID) & (kernels.math == MATH_NAMES.index("fp32"))
+    found &= kernels.gpu.ops.matches("name", _SMALLEST_TILE)
+    new, most = np.where(found, old * _WITHOUT_SHAPES, 0.0), np.where(found, old, 0.0)
     table, operator = kernels.attribution.operators, kernels.attribution.operator
     rows = np.flatnonzero(kernels.in_category("matmul") & (operator >= 0))
     if not len(rows) or "input_shapes" not in table or not kernels.attainable_bandwidth:
-        return found, new
+        return SmallProducts(found, new, most)
     calls = operator[rows]
     keys = tuple(table[name][calls] for name in ("name", "input_shapes", "input_types"))
     first, inverse = distinct_rows(keys)
@@ -62,7 +86,8 @@ def small_products(kernels: Kernels) -> tuple[BoolArray, FloatArray]:
     bandwidth = kernels.attainable_bandwidth * _BROADCAST
     each = np.maximum(moved, 0) / bandwidth * 1e9 * old[rows] / np.maximum(of_call, 1)
     new[rows[known]] = np.minimum(each, old[rows])[known]
-    return found, new
+    most[rows[known]] = np.minimum(each * _SPREAD, old[rows])[known]
+    return SmallProducts(found, new, most)
 
 
 def _moved_bytes(kernels: Kernels, name: int, shapes: int, types: int) -> float:

@@ -46,7 +46,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return None
     gemm = kernels.in_category("matmul", "convolution", "attention") & kernels.steady & ~taken
 
-    gemm &= ~small_products(kernels)[0]  # their tiles are mostly padding in any type
+    gemm &= ~small_products(kernels).found  # their tiles are mostly padding in any type
     single = kernels.gpu.ops.matches("name", _SINGLE_ATTENTION)
 
     def large(math: str) -> BoolArray:
