@@ -152,6 +152,16 @@ def test_refusals(runs: tuple[Path, Path], tmp_path: Path) -> None:
     assert "two runs" in fresh.refuses("compare", runs[0], "--by", "tree")
     assert "html" in fresh.refuses("compare", *runs, "--by", "tree", "-f", "html")
     assert "--by tree" in fresh.refuses("compare", *runs, "-f", "csv")
+    # one of them holds kernels and launches alone
+    document = json.loads(runs[1].read_text())
+    kept = [one for one in document["traceEvents"] if one.get("cat") in ("cuda_runtime", "kernel")]
+    bare = tmp_path / "bare.json"
+    bare.write_text(json.dumps(document | {"traceEvents": kept}))
+    said = fresh("compare", runs[0], bare, "--by", "tree", expect=2).stderr
+    assert "neither operators nor annotations are recorded after" in said
+    assert "--ops" in said
+    assert "recorded before" in fresh("compare", bare, runs[0], "--by", "name", expect=2).stderr
+    assert "Neither run" in fresh("compare", bare, bare, "--by", "tree").stdout
 
 
 def test_deep_trees_merge() -> None:

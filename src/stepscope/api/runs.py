@@ -71,13 +71,21 @@ def compare_trees(
 
     Raises:
         InputError: a path cannot be read as a capture, or holds no GPU work.
+        UsageError: one run records neither operators nor annotations, and the other does.
     """
+    from stepscope.compare.places import HOW_RECORDED
     from stepscope.compare.trees import by_name, call_tree, merge
 
     jobs = [Job(listed(paths), **opening) for paths in (before, after)]
     refuse_ranks_as_runs([job.traces for job in jobs])
     devices = [job.explained.devices[0] for job in jobs]
     trees = [call_tree(device.explanation, device.read) for device in devices]
+    for tree, other, side in ((*trees, "before"), (*reversed(trees), "after")):
+        if other.children and not tree.children:
+            raise UsageError(
+                f"neither operators nor annotations are recorded {side}, so nothing compares with "
+                f"those of the other run: {HOW_RECORDED['operators']}"
+            )
     return by_name(*trees) if names else merge(*trees)
 
 

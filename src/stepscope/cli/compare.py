@@ -147,7 +147,7 @@ def _operators(
     if len(named) != 2:
         raise UsageError(f"--by {by} compares two runs: stepscope compare BEFORE AFTER --by {by}")
     if format_ == "html":
-        raise UsageError(f"--by {by} has no --format html; there are terminal, markdown, csv, json")
+        raise UsageError(f"--by {by} has no --format html; there are text, markdown, csv, json")
     rows = compare_trees(named[0], named[1], names=by == "name", **opening)
     options.write_to(compare_tree.written(rows, by, format_, _width(output)), output)
 

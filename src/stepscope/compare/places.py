@@ -8,7 +8,7 @@ from stepscope.compare.profile import PlaceUse, Profile
 from stepscope.compare.result import NotRecorded, PlaceDifference
 
 _NOTHING: Final = PlaceUse("", 0.0, 0.0)
-_HOW: Final = {
+HOW_RECORDED: Final = {
     "operators": "torch.profiler records them (stepscope run --backend torch), and so do Nsight "
     "Systems with torch.autograd.profiler.emit_nvtx(record_shapes=True) and stepscope run --ops",
     "ranges": "annotate the program (stepscope.annotate, NVTX or record_function), and record "
@@ -87,7 +87,7 @@ def _not_recorded(
         return None
     several = count > 1
     if not held:
-        message = f"{what} are not recorded {side} ({tools[0]}): {_HOW[what]}"
+        message = f"{what} are not recorded {side} ({tools[0]}): {HOW_RECORDED[what]}"
     else:
         message = (
             f"{count:,} {what if several else what[:-1]} of the other run "

@@ -35,7 +35,7 @@ def written(rows: Sequence[Merged], by: str, format_: str, width: int | None) ->
     shown, left = _shown(rows, by)
     head = "Operators and annotations of both runs, ms per step"
     more = f"{left:,} more differ less; --format csv shows all" if left else ""
-    if not shown:
+    if len(rows) <= (by == "tree"):  # a tree has a root in any case
         return "Neither run has operators or annotations on the host.\n"
     if format_ == "markdown":
         return f"{head}\n\n{tables.as_markdown(_table(shown, by))}\n{_LEGEND}\n\n{more}\n"
