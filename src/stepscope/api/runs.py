@@ -80,8 +80,8 @@ def compare_trees(
     refuse_ranks_as_runs([job.traces for job in jobs])
     devices = [job.explained.devices[0] for job in jobs]
     trees = [call_tree(device.explanation, device.read) for device in devices]
-    for tree, other, side in ((*trees, "before"), (*reversed(trees), "after")):
-        if other.children and not tree.children:
+    for tree, side in zip(trees, ("before", "after"), strict=True):
+        if not tree.children and any(other.children for other in trees):
             raise UsageError(
                 f"neither operators nor annotations are recorded {side}, so nothing compares with "
                 f"those of the other run: {HOW_RECORDED['operators']}"
