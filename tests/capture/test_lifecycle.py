@@ -56,9 +56,13 @@ def test_sudden_ends_lose_the_last_moments_of_gpu_work_only(
     assert 10_000 <= trace.rows("gpu_op") <= 10_100
     names = set(texts(trace, "range", "name"))
     assert names == {f"r{i}" for i in range(7)}
-    (problem,) = trace.meta.problems
-    assert (problem.id, problem.count) == ("unfinished_capture", 1)
-    assert f"pid {os.getpid()}" not in problem.detail
+    found = {problem.id: problem for problem in trace.meta.problems}
+    unfinished = found.pop("unfinished_capture")
+    assert unfinished.count == 1
+    assert f"pid {os.getpid()}" not in unfinished.detail
+    # of the last launches the GPU's record may be written, and that of the call not
+    assert {id_: one for id_, one in found.items() if id_ != "unresolved_correlation"} == {}
+    assert all(one.count <= 100 for one in found.values())
     assert list(Path("/dev/shm").glob(f"stepscope-{os.getuid()}-{os.getpid()}-*")) == []
 
 
