@@ -47,7 +47,7 @@ class Compute:
         same: dict[tuple[bool, str], list[tuple[str, str]]] = {}
         for sql in dict.fromkeys(statements):
             if sql not in self._known:
-                chosen, read = _outermost(sql)
+                chosen, read = _parts(sql)
                 same.setdefault((bool(_AGGREGATE.search(chosen)), read), []).append((sql, chosen))
         for (_, read), alike in same.items():
             if len(alike) == 1 or not read or " GROUP BY " in read:
@@ -99,18 +99,12 @@ def _counted(sql: str) -> str:
     """
     chosen, read = _parts(sql)
     if _counts_rows(sql) and _AGGREGATE.search(chosen) and not read.startswith("prediction "):
-        return f"{chosen}{_COUNTED} FROM {read}"
+        return f"SELECT {chosen}{_COUNTED} FROM {read}"
     return sql
 
 
 def _parts(sql: str) -> tuple[str, str]:
-    """What a statement chooses, and what it reads."""
-    chosen, _, read = sql.partition(" FROM ")
-    return chosen, read
-
-
-def _outermost(sql: str) -> tuple[str, str]:
-    """The same without SELECT, where what is chosen may hold further statements in parentheses."""
+    """What a statement chooses, which may hold further ones in parentheses, and what it reads."""
     depth = 0
     for found in _TEXT_OR_LEVEL.finditer(sql):
         depth += {"(": 1, ")": -1}.get(found[0], 0)
