@@ -64,6 +64,17 @@ def captures(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def among_captures(
+    call: str, captures: Path, reader: Stepscope, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Go to the captures; the file of a stored diagnosis, made where a call has it."""
+    monkeypatch.chdir(captures)
+    stored = folder / "stored.json"
+    if "{stored}" in call:
+        stored.write_text(reader("diagnose", "starved.sqlite", "-f", "json").stdout)
+    return stored
+
+
 @pytest.mark.parametrize("call", [call for calls in SHOWN.values() for call in calls])
 def test_lines_fit_the_terminal(
     call: str,
@@ -72,10 +83,7 @@ def test_lines_fit_the_terminal(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(captures)
-    stored = tmp_path / "stored.json"
-    if "{stored}" in call:
-        stored.write_text(reader("diagnose", "starved.sqlite", "-f", "json").stdout)
+    stored = among_captures(call, captures, reader, tmp_path, monkeypatch)
     for width in WIDTHS:
         words = call.format(new=f"{call.split(maxsplit=1)[0]}{width}", stored=stored).split()
         done = reader.on_terminal(*words, COLUMNS=str(width), TERM="dumb")
@@ -98,10 +106,7 @@ def test_json_is_one_document(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(captures)
-    stored = tmp_path / "stored.json"
-    if "{stored}" in call:
-        stored.write_text(reader("diagnose", "starved.sqlite", "-f", "json").stdout)
+    stored = among_captures(call, captures, reader, tmp_path, monkeypatch)
     done = reader.ends(*call.format(new=tmp_path / "new", stored=stored).split(), "-f", "json")
     assert done.returncode in (0, 1), done.stderr
     assert json.loads(done.stdout)["schema"].startswith("stepscope.")
