@@ -180,6 +180,12 @@ def test_what_gains_next_to_nothing_is_not_told_before_the_profiler(
     assert max(items, key=order).cause.id == first
 
 
+@pytest.mark.parametrize(("gain", "first"), [(8.0, "memory_bound_kernels"), (12.0, "step_jitter")])
+def test_what_can_be_repaired_comes_before_what_could_be_gained(gain: float, first: str) -> None:
+    items = [ranked_item("step_jitter", gain), ranked_item("memory_bound_kernels", 30.0)]
+    assert max(items, key=order).cause.id == first
+
+
 def folding(
     monkeypatch: pytest.MonkeyPatch, times: dict[str, float], unrecorded_ns: float | None
 ) -> tuple[list[str], list[float]]:

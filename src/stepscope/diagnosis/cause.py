@@ -236,6 +236,8 @@ class Cause:
             never outranks a cause that does.
         less_recording: whether its time is what is left of a host's time once the estimated cost
             of recording is taken away, so that it is known no better than that.
+        names_no_repair: whether its prediction is what could be gained, not what a certain repair
+            gains: a part of it counts beside causes whose repair is known.
     """
 
     id: str
@@ -251,6 +253,7 @@ class Cause:
     takes_time: bool = True
     of_program: bool = True
     less_recording: bool = False
+    names_no_repair: bool = False
 
     def least_ns(self, case: Case) -> float:
         """The time from which it is reported, ns per step.

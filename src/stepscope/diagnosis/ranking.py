@@ -22,6 +22,9 @@ _SMALL_PART, _MORE = 0.5, 1.25
 """What gains less than the one part, or more than the other, of what it costs (the time that was
 seen to pass in it) counts by its gain: a straggler repaired also frees what its lateness kept from
 overlapping."""
+_NO_REPAIR = 1 / 3
+"""Part that counts of a gain that is possible, but not by which repair: another cause's repair goes
+first unless three times as much may be gained."""
 
 Predict = Callable[[Case, str, Detection], "Predicted | None"]
 """(case, cause id, detection) -> what the step takes without it; None where it cannot say."""
@@ -130,12 +133,15 @@ class Ranked:
         """Predicted gain of the program itself, ns per step.
 
         What the capturing tool may have made is none. Where the host is then the limit because it
-        is being recorded, the gain of the program that is not recorded counts.
+        is being recorded, the gain of the program that is not recorded counts. Of a cause that
+        names no repair a part counts.
         """
         gain = self.gain_ns
         if self.predicted.unrecorded is not None:
             before, after = self.predicted.unrecorded
             gain = max(gain, before - after)
+        if self.cause.names_no_repair:
+            gain *= _NO_REPAIR
         time = self.detection.time_ns
         return gain * (1 - min(self.detection.overhead_ns / time, 1.0)) if time else 0.0
 

@@ -77,6 +77,7 @@ CAUSE = Cause(
     reference="Williams et al., Roofline (CACM 2009)",
     min_share=0.15,
     time_sql=saved_time_sql(_ID),
+    names_no_repair=True,
     remedies=(
         "torch.compile the model, so that neighbouring operations share one pass over memory",
         "compute in 16 bit, which halves the bytes",
