@@ -28,9 +28,11 @@ from stepscope.diagnosis.sentence import unsupported
 from stepscope.diagnosis.verify import verify
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.precision import ACHIEVED, START_NS, TF32_ACHIEVED
+from stepscope.render import budget
 from stepscope.render.brief import brief
 from stepscope.render.levers import headline, lever_lines
 from stepscope.render.markdown import diagnosis_markdown
+from stepscope.render.text import milliseconds
 
 FILES = (
     "nsys/gpt1024_healthy.sqlite.xz",
@@ -527,6 +529,31 @@ def test_gains_that_do_not_add_up_with_those_of_findings_are_told(tmp_path: Path
     assert few[1].endswith(", the gain of 'Inefficient kernel' included")
     assert "these are gains of today's step" in " ".join(few)  # a half of a third that is left
     assert "these are gains of today's step" not in " ".join(many)
+
+
+def test_the_answer_names_the_lever_that_gains_more_than_the_findings() -> None:
+    diagnosis = opened("nsys/gpt1024_healthy.sqlite.xz").diagnose()
+    step = diagnosis.levers[0].value("step_ns") or 0
+    large, small = (
+        replace(diagnosis.levers[0], predicted_step_ns=part * step) for part in (0.75, 0.95)
+    )
+    finding = replace(large, cause="memory_bound_kernels", time_ns_per_step=0.2 * step, ranks=[0])
+    named = f"'{levers()[large.cause].title}', saves about {milliseconds(0.25 * step)}."
+
+    def answer(found: list[Finding], lever: Finding) -> str:
+        return budget.headline(replace(diagnosis, findings=found, levers=[lever]))
+
+    assert answer([], small) == f"Healthy: t{answer([], large)[1:].split(' The largest')[0]}"
+    assert answer([], large).endswith(f" The largest lever inside the kernels, {named}")
+    assert answer([finding], large).endswith(named)
+    more = replace(finding, time_ns_per_step=0.24 * step)
+    for found, lever in [
+        (more, large),
+        (finding, small),
+        (finding, replace(large, cause="larger_batch")),
+        (finding, replace(large, after_findings=True)),
+    ]:
+        assert "lever" not in answer([found], lever)
 
 
 def test_a_lever_that_gains_later_says_so_in_a_field() -> None:

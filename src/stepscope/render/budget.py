@@ -46,6 +46,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if findings and findings[0].cause == "insufficient_data":
         return clean(findings[0].message, MAX_SENTENCE) + "."
     answer = _costs(diagnosis, findings[0]) if findings else _without_findings(diagnosis)
+    answer += _largest_lever(diagnosis)
     holds = "holds" if diagnosis.trace.steps == 1 else "hold"
     found = f"The {_counted(diagnosis)} found {holds} only"
     if step.coverage_gpu < _STANDS_FOR_ALL:
@@ -163,7 +164,33 @@ def _without_findings(diagnosis: Diagnosis) -> str:
     covered = min(diagnosis.trace.step.coverage_gpu, diagnosis.trace.step.coverage_time)
     if covered < _STANDS_FOR_ALL:
         return f"T{busy}kernels is worth fixing there."
+    if _largest_lever(diagnosis):
+        return f"T{busy}kernels is worth fixing."
     return f"Healthy: t{busy}kernels is worth fixing."
+
+
+def _largest_lever(diagnosis: Diagnosis) -> str:
+    """A sentence on the lever that gains most, where that is notable and more than a finding's.
+
+    Settings, such as another batch, are no answer to what makes this step slow.
+    """
+    from stepscope.diagnosis.lever import levers
+    from stepscope.render.text import milliseconds
+
+    first = diagnosis.findings[0].time_ns_per_step if diagnosis.findings else 0.0
+    for lever in diagnosis.levers:
+        step = lever.value("step_ns") or 0.0
+        gain = step - lever.predicted_step_ns
+        if gain < _NOTABLE * step or gain < (1 + _NOTABLE) * first:
+            break
+        if lever.after_findings or levers()[lever.cause].setting is not None:
+            continue
+        about = "at least" if lever.at_least else "about"
+        return (
+            f" The largest lever inside the kernels, '{levers()[lever.cause].title}', saves "
+            f"{about} {milliseconds(gain)}."
+        )
+    return ""
 
 
 def steady(diagnosis: Diagnosis) -> str:
