@@ -6,7 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kernels.test_merging import CONCATENATED, GEMM, STEPS, SUM, Device, pointwise
+from tests.kernels.test_merging import (
+    COLUMNS,
+    CONCATENATED,
+    GEMM,
+    STEPS,
+    SUM,
+    Device,
+    pointwise,
+)
 from tests.support.build import AUTOGRAD, MAIN
 
 from stepscope.kernels.written_out import WrittenOut, _norm_ns, written_out
@@ -23,8 +31,17 @@ WIDEN, NARROW = pointwise("direct_copy", 2), pointwise("bfloat16_copy", 2)
 SILU_BACK = [MUL, MUL, SIGMOID_BACK, ADD]
 
 
-def found(folder: Path, forward: list[str], backward: list[str]) -> tuple[WrittenOut | None, int]:
-    """What is found in steps of a GEMM and a run, forward and backward; and the steady steps."""
+def found(
+    folder: Path, forward: list[str], backward: list[str], blocks: dict[str, int] | None = None
+) -> tuple[WrittenOut | None, int]:
+    """What is found in steps of a GEMM and a run, forward and backward; and the steady steps.
+
+    Args:
+        folder: where the trace is written.
+        forward: names of kernels.
+        backward: those of the backward pass.
+        blocks: of a kernel's launch by its name, where these are not 1000.
+    """
     device = Device()
     for number in range(STEPS):
         begin = device.at
@@ -32,7 +49,7 @@ def found(folder: Path, forward: list[str], backward: list[str]) -> tuple[Writte
             device.kernel(GEMM, thread=thread)
             device.kernel(GEMM, thread=thread)
             for name in names:
-                device.kernel(name, thread=thread)
+                device.kernel(name, thread=thread, blocks=(blocks or {}).get(name, 1000))
         device.build.range(begin, device.at, f"step_{number}")
     kernels = device.kernels(folder)
     none = np.zeros(len(kernels.gpu.ops), bool)
@@ -186,6 +203,28 @@ def test_a_norms_gradient_is_what_is_left(tmp_path: Path, more: list[str], gradi
     assert repair.new_ns.sum() / steps == pytest.approx(expected * 1000, rel=0.01)
     if not gradients:  # where they are is not known, but they go, too
         assert repair.low_ns == 0
+
+
+@pytest.mark.parametrize(
+    ("sums", "roots", "cast", "name", "passes"),
+    [
+        (COLUMNS, 1, False, "batch_norm", 3 + 5),
+        (COLUMNS, 1, True, "batch_norm", (3 + 5) / 2),  # which autocast leaves in half precision
+        (COLUMNS, 4000, False, "layer_norm/group_norm", None),  # of channels that stand apart
+        (SUM, 1, False, "layer_norm/group_norm", None),
+    ],
+)
+def test_means_over_the_batch_are_a_batch_norms(
+    tmp_path: Path, sums: str, roots: int, cast: bool, name: str, passes: float | None
+) -> None:
+    norm = [WIDEN] * cast + [sums, ADD, POW, sums, LESS, ROOT, MUL, MUL, ADD] + [NARROW] * cast
+    blocks = {ROOT: roots} | dict.fromkeys((MUL, ADD, NARROW), 4000)
+    result, steps = found(tmp_path, norm, [sums, MUL, MUL, SCALE, ADD], blocks)
+    assert result is not None
+    assert result.names == (name,)
+    if passes:
+        one = 700 / 18
+        assert result.repair.new_ns.sum() / steps == pytest.approx(passes * one * 1000, rel=0.03)
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,11 @@ LARGEST: Final = re.compile(r"MaxOps|MaxNan|max_functor")
 """Reductions to the largest: ``max`` with its place, ``amax``."""
 
 
+_NORM: Final = "layer_norm/group_norm"
+_BATCH_NORM: Final = "batch_norm"
+_NEVER: Final = re.compile(rb"(?!)")
+
+
 @dataclass(frozen=True)
 class Function:
     """A function of the library, as it is written out.
@@ -88,7 +93,7 @@ class Function:
 
 FUNCTIONS: Final = (
     Function(
-        "layer_norm/group_norm",
+        _NORM,
         # the mean, the differences from it, their variance; or mean and variance of the input
         re.compile(rb"(?:rc*[an]+c*(?:[pm]c*)?rc*|rc*rc*a?c*)[mdac]{0,3}[qp]i?c*[md]c*(?:mc*)?a?"),
         None,
@@ -96,6 +101,7 @@ FUNCTIONS: Final = (
         norm=True,
         single=True,
     ),
+    Function(_BATCH_NORM, _NEVER, None, (3.0, 5.0)),  # told from the former by its sums
     Function(
         "rms_norm",
         re.compile(rb"[pm]c*rc*[mdac]{0,3}[qp]i?c*[md]c*m?"),
@@ -205,6 +211,8 @@ _HALF: Final = ("bfloat16_copy", "float16_copy")
 _BESIDE: Final = 3  # copies and casts that may stand between a call and the cast of its result
 _ONE_BLOCK: Final = 1024  # elements of the smallest launch of a vectorised kernel
 _CHANNELS: Final = 4  # of a group, at least: the gradients of a norm have a block for each
+_ACROSS: Final = re.compile(r"reduce_kernel<(?:\(int\))?\d+, ?(?:\(int\))?[2-9],")
+"""Sums over rows of a matrix: each thread makes neighbouring values."""
 _ELEMENTWISE: Final = re.compile(r"(?<!\w)elementwise_kernel<(?:\(int\))?\d+, ?(?:\(int\))?(\d+)")
 """Kernels over broadcast operands: threads a block, and elements a thread."""
 
@@ -249,6 +257,7 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     rows, text = _as_text(kernels, taken)
     calls = _calls(text)
     calls = _certain(calls, _of_one_size(kernels, rows, calls))
+    calls = _over_the_batch(kernels, rows, np.frombuffer(text, np.uint8), calls)
     if not len(calls.first):
         return None
     # the place of each kernel of a call, and the number of the call
@@ -263,7 +272,8 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     function, back = calls.function, calls.back
     letters = np.frombuffer(text, np.uint8)
     ahead_ns, back_ns = _library_ns(kernels, of_call, letters[place], call, calls)
-    takes = np.where(back, back_ns, ahead_ns) * np.where(half, 0.5, 1.0)
+    back_ns *= np.where(half, 0.5, 1.0)
+    takes = np.where(back, back_ns, np.where(half, 0.5, 1.0) * ahead_ns)
     new = np.zeros(len(of_call), np.int64)
     longest = np.flatnonzero(longest_of_runs(spent, call, np.ones(len(call), bool)))
     new[longest] = np.rint(takes[call[longest]]).astype(np.int64)
@@ -399,9 +409,38 @@ def _owed(calls: _Calls) -> BoolArray:
         np.bincount(calls.function[which], minlength=len(FUNCTIONS))
         for which in (calls.back, ~calls.back)
     )
-    single = np.array([f.single for f in FUNCTIONS])
-    found: BoolArray = single & (back < _OF_CALLS * ahead)
+    unlike = np.array([f.single or f.backward is None for f in FUNCTIONS])
+    found: BoolArray = unlike & (back < _OF_CALLS * ahead)
     return found
+
+
+def _over_the_batch(kernels: Kernels, rows: IntArray, letters: AnyArray, calls: _Calls) -> _Calls:
+    """The same with norms as batch norms whose means are of the batch, not of parts of a sample.
+
+    Their sums make neighbouring values side by side, and fewer of them than each is a sum of.
+    """
+    names = [function.name for function in FUNCTIONS]
+    norms = np.flatnonzero((calls.function == names.index(_NORM)) & ~calls.back)
+    if not len(norms):
+        return calls
+    length = calls.last[norms] - calls.first[norms]
+    call = np.repeat(np.arange(len(norms)), length)
+    place = np.arange(len(call)) + np.repeat(
+        calls.first[norms] - np.cumsum(length) + length, length
+    )
+    sums, roots = (
+        _first_of(call, letters[place] == ord(letter), len(norms)) for letter in ("r", "q")
+    )
+    of_call = rows[place]
+    across = np.array([_ACROSS.search(name) is not None for name in kernels.gpu.ops.texts["name"]]
+                      + [False])[kernels.gpu.ops["name"][of_call[sums]]]  # fmt: skip
+    means = launched_elements(kernels, of_call[roots]).astype(np.float64)
+    elements = np.zeros(len(norms))
+    np.maximum.at(elements, call, launched_elements(kernels, of_call).astype(np.float64))
+    found = across & (sums >= 0) & (roots >= 0) & (means > 0) & (elements >= means**2)
+    function = calls.function.copy()
+    function[norms[found]] = names.index(_BATCH_NORM)
+    return _Calls(calls.first, calls.last, function, calls.back)
 
 
 def _in_half(
