@@ -162,7 +162,7 @@ def contradictions(finding: Finding, step: float) -> list[str]:
 FURTHER = re.compile(r"\bone (replayed )?CUDA graph\b|\bbf16\b", re.IGNORECASE)
 """What the repair of a pair says where it is the further one (``Finding.further``)."""
 
-LIBRARY = re.compile(r"\b(torch\.nn\.functional|fn|F|nn)\.\w|\blibrary\b")
+LIBRARY = re.compile(r"\b(torch\.nn\.functional|fn|F|nn)\.\w|\blibrary\b|\bformula\b")
 """The same of functions that are spelled out, which the library's take the place of."""
 
 

@@ -126,6 +126,20 @@ def found(
             id="leaky relu by where",
         ),
         pytest.param(
+            [CLAMP, CLAMP, SCALE, ADD],
+            [SCALE, FILL, COMPARE, WHERE, FILL, COMPARE, WHERE, ADD],
+            "leaky_relu",
+            [(400, 9, 2), (800, 17, 3)],
+            id="leaky relu by clamp",
+        ),
+        pytest.param(
+            [CLAMP, CLAMP, MUL, ADD],
+            [MUL, MUL, SUM, FILL, COMPARE, WHERE, FILL, COMPARE, WHERE, ADD],
+            "prelu",
+            [(400, 10, 4), (900, 21, 7.5)],  # the sum's name tells no pass
+            id="prelu",
+        ),
+        pytest.param(
             [pointwise("sign", 2), pointwise("abs", 2), LESS, CLAMP, MUL],
             [MUL, MUL, pointwise("threshold", 3), pointwise("sign", 2), MUL, FILL, ADD],
             "softshrink",
@@ -184,13 +198,24 @@ def test_what_is_no_such_function(tmp_path: Path, forward: list[str], backward: 
 
 
 @pytest.mark.parametrize(
-    ("more", "gradients"), [([], 5), ([pointwise("cos", 2)], 0), ([ADD, pointwise("copy", 2)], 5)]
+    ("more", "launched", "gradients"),
+    [
+        ([], 500, 5),
+        ([ADD, pointwise("copy", 2)], 500, 5),
+        ([COSINE], 500, 0),
+        ([COSINE], 1000, 5),  # as the norm's own sums are
+    ],
 )
-def test_a_norms_gradient_is_what_is_left(tmp_path: Path, more: list[str], gradients: int) -> None:
-    """Of the backward pass, where nothing else is written out: but for a bias's, behind a GEMM."""
+def test_a_norms_gradient_is_what_is_left(
+    tmp_path: Path, more: list[str], launched: int, gradients: int
+) -> None:
+    """Of the backward pass, where nothing else is written out or by a sum that is launched alike.
+
+    A bias's, behind a GEMM, is none of it.
+    """
     norm = [SUM, ADD, POW, SUM, pointwise("add", 2), ROOT, MUL, MUL, ADD]
-    back = [SUM, MUL, MUL, SCALE, SUM, ADD]
-    result, steps = found(tmp_path, [*norm, *more], back)
+    back = [COLUMNS, MUL, MUL, SCALE, COLUMNS, ADD]
+    result, steps = found(tmp_path, [*norm, *more], back, {COLUMNS: launched})
     assert result is not None
     assert result.names == ("layer_norm/group_norm",)
     repair = result.repair

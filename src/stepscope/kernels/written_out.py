@@ -80,6 +80,7 @@ class Function:
         single: whether autocast has it in single precision. Its gradient may also be written in
             other ways than ``backward``.
         own_gradient: whether its gradient tells it from another function that is written alike.
+        by_gradient: whether it is another function where its gradient is not there.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Function:
     norm: bool = False
     single: bool = False
     own_gradient: bool = False
+    by_gradient: bool = False
 
 
 FUNCTIONS: Final = (
@@ -163,9 +165,18 @@ FUNCTIONS: Final = (
         (2.0, 3.0),
     ),
     Function(
+        # with a slope for each channel: kernels over operands that are broadcast, not vectorised
+        "prelu",
+        re.compile(rb"hc*hc*mc*a"),
+        re.compile(rb"mc*mc*rc*[co]*(?:>c*wc*[co]*>c*w|wc*[co]*w)c*a"),
+        (4.0, 7.5),
+        by_gradient=True,
+    ),
+    Function(
         "leaky_relu",
-        re.compile(rb"(?:>c*mc*|mc*>c*)w"),
-        re.compile(rb"[co]*w[co]*w[co]*mc*a"),
+        # by where, or both halves by clamp
+        re.compile(rb"(?:>c*mc*|mc*>c*)w|hc*hc*mc*a"),
+        re.compile(rb"[co]*w[co]*w[co]*mc*a|mc*[co]*>c*w[co]*>c*wc*a"),
         (2.0, 3.0),
     ),
     Function(
@@ -351,6 +362,8 @@ def _calls(text: bytes) -> _Calls:
     claims = np.zeros(len(text) + 1, np.int64)
     found = [np.zeros((0, 4), np.int64)]
     for number, function in enumerate(FUNCTIONS):
+        if function.by_gradient and not (function.backward and function.backward.search(text)):
+            continue
         written = False
         for pattern, back in ((function.forward, False), (function.backward, True)):
             if pattern is None or (back and not (written or function.own_gradient)):
@@ -623,6 +636,25 @@ def _has_own_gradient(kernels: Kernels) -> BoolArray:
     return found
 
 
+def _beside_like_sums(
+    kernels: Kernels, rows: IntArray, letters: AnyArray, claimed: IntArray, backward: BoolArray
+) -> BoolArray:
+    """Letters of the backward pass in runs with a sum that is launched as one of the calls'.
+
+    The gradient of a mean, or of what is divided by one, sums over the same values.
+    """
+    grid, row = kernels.grid, np.maximum(rows, 0)
+    x, y = (grid[name][row].astype(np.int64) for name in ("grid_x", "grid_y"))
+    launch = (x << 27) | (y << 11) | kernels.threads[row]
+    sums = (rows >= 0) & (letters == ord("r"))
+    of_calls = np.zeros(len(letters), bool)
+    of_calls[claimed] = True
+    alike = backward & sums & among(launch, distinct_values(launch[of_calls & sums]).tolist())
+    run = np.cumsum(letters == _NONE)
+    found: BoolArray = backward & (np.bincount(run, alike, run[-1] + 1) > 0)[run]
+    return found
+
+
 def _gradients(kernels: Kernels, rows: IntArray, letters: AnyArray, claimed: IntArray) -> IntArray:
     """Rows of the backward pass that are gradients of functions whose own kernels do not tell.
 
@@ -640,7 +672,7 @@ def _gradients(kernels: Kernels, rows: IntArray, letters: AnyArray, claimed: Int
     calls_ns = int(kernels.duration_ns[rows[claimed]].sum())
     another = ~backward & ~among(letters, [*b"ack", _NONE]) & ~_has_own_gradient(kernels)[row]
     if int(spent[another].sum()) > _ELSE * calls_ns:
-        return np.zeros(0, np.int64)
+        free &= _beside_like_sums(kernels, rows, letters, claimed, backward)
     # the sums behind products and convolutions are the gradients of biases
     layers = [CATEGORY_NAMES.index(name) for name in ("matmul", "convolution")]
     order = rows[rows >= 0]
