@@ -37,7 +37,7 @@ TOGETHER = 1 if SMALL else 4
 MODULES = (
     *("job_programs", "sixth_job_programs", "eighth_job_programs", "ninth_job_programs"),
     *("tenth_job_programs", "eleventh_job_programs"),
-    *("twelfth_job_programs", "fourteenth_job_programs"),
+    *("twelfth_job_programs", "fourteenth_job_programs", "nineteenth_job_programs"),
 )
 
 
