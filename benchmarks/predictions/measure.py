@@ -58,7 +58,7 @@ SETS = (
     *("fifteenth", "fifteenth_kernels", "fifteenth_mixed"),
     *("sixteenth", "sixteenth_kernels", "sixteenth_mixed"),
     *("seventeenth_kernels", "seventeenth_mixed"),
-    *("eighteenth_everyday", "eighteenth_mixed"),
+    *("eighteenth_everyday", "eighteenth_mixed", "nineteenth_everyday"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
