@@ -58,7 +58,8 @@ SETS = (
     *("fifteenth", "fifteenth_kernels", "fifteenth_mixed"),
     *("sixteenth", "sixteenth_kernels", "sixteenth_mixed"),
     *("seventeenth_kernels", "seventeenth_mixed"),
-    *("eighteenth_everyday", "eighteenth_mixed", "nineteenth_everyday"),
+    *("eighteenth_everyday", "eighteenth_mixed"),
+    *("nineteenth_everyday", "nineteenth_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
