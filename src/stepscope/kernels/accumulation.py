@@ -1,4 +1,4 @@
-"""Sums of gradients that a step makes more than once, as it accumulates gradients.
+"""Sums of gradients that a step makes more than once, and what comes when all gradients are there.
 
 ``DistributedDataParallel`` sums gradients over the ranks in every backward pass. Where a step has
 several of them before its update, the sums of the last one would do: the others belong under
@@ -79,6 +79,24 @@ def repeated_sums(kernels: Kernels) -> IntArray:
     again[np.flatnonzero(whole).reshape(-1, count)[:, :-1]] = True
     found: IntArray = np.sort(order[sums[again[number]]])
     return found
+
+
+def behind_backward_ns(kernels: Kernels) -> float:
+    """What computes behind the last backward pass of each step, ns per step: mostly updates.
+
+    Args:
+        kernels: the device's kernels.
+
+    Returns:
+        0 where no backward pass is told from the rest.
+    """
+    order = kernels.order[(kernels.steady & kernels.gpu.is_compute)[kernels.order]]
+    step = kernels.step[order]
+    backward = np.flatnonzero(kernels.phase[order] == PHASES.index("backward"))
+    last = np.full(int(step.max(initial=-1)) + 1, len(order), np.int64)
+    last[step[backward]] = backward  # the last that is assigned counts
+    behind = np.arange(len(order)) > last[step]
+    return float(kernels.duration_ns[order[behind]].sum()) / max(kernels.n_steady, 1)
 
 
 def _spread(values: AnyArray) -> float:

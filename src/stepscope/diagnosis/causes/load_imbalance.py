@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from stepscope.collectives.job import Collectives
-from stepscope.collectives.late import beyond_mean_ns, chance_of, own_time
+from stepscope.collectives.late import Lateness, beyond_mean_ns, chance_of, own_time
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
@@ -17,9 +19,13 @@ from stepscope.diagnosis.collective_figures import (
     recording_text,
     surplus_figure,
 )
+from stepscope.kernels.accumulation import behind_backward_ns
 from stepscope.simulation import Change, EvenWork, RankLike
 
 _ID = "load_imbalance"
+
+_MOSTLY = 0.8
+"""Share of a surplus that lies in the update where it is what the surplus is of."""
 
 _SLOWEST_SQL = "SELECT max(compute_ns) FROM rank_pace"
 
@@ -43,7 +49,8 @@ def detect(case: Case) -> Detection | None:
     experts, tables = use == "expert_parallel", use == "embedding_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
     # tokens that one expert does not get, lookups and samples that one rank does not, others do
-    uneven = late.uneven_data or ((experts or tables) and not late.in_turn)
+    dealt = not (experts or tables or late.in_turn or late.varies) and _in_updates(case, c, late)
+    uneven = late.uneven_data or dealt or ((experts or tables) and not late.in_turn)
     time, time_sql, chance = late.imposed_ns, None, late.chance
     if uneven:
         more = beyond_mean_ns(c.parts)
@@ -90,6 +97,19 @@ def detect(case: Case) -> Detection | None:
             "over several ranks",
             "deal the rows of a split table out in turn or by a hash, not in ranges: popular "
             "entries often have neighbouring numbers",
+        ]
+    elif dealt:
+        message = (
+            "{late} computes {compute_ns} per step, the others {others_compute_ns} "
+            "({threads_ratio} times the threads), and what it has more of comes behind the backward "
+            "pass: its share of the update is larger; the others wait {others_wait_ns} per step for "
+            "it inside collectives; shared out evenly, every rank would compute {mean_compute_ns}"
+        )
+        recommendations = [
+            "deal parameters to the ranks by what their update takes, the largest first to the "
+            "rank that has least, not by their number or in the order of the model",
+            "split the largest matrices, or update all of them on every rank where the update is "
+            "quicker than the gather of its results",
         ]
     else:
         message = (
@@ -142,6 +162,24 @@ def detect(case: Case) -> Detection | None:
         ),
         time_sql=time_sql,
     )
+
+
+def _in_updates(case: Case, c: Collectives, late: Lateness) -> bool:
+    """Whether late devices have more to do behind the backward pass, with as many kernels.
+
+    There parameters are updated that are dealt out to the ranks: what one has less of, another has
+    more.
+    """
+    if not late.same_kernels:
+        return False
+    update = np.array([behind_backward_ns(each.explanation.kernels) for each in case.job.cases])
+    compute = c.parts.compute.mean(axis=0)
+    mine = np.zeros(len(update), bool)
+    mine[late.devices] = True
+    if len(update) != len(compute) or mine.all():
+        return False
+    more, of_all = (float(ns[mine].mean() - np.median(ns[~mine])) for ns in (update, compute))
+    return more >= _MOSTLY * of_all > 0
 
 
 def _stage(c: Collectives, me: int) -> Detection | None:
