@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.support.build import Build
-from tests.support.pipeline import MOVES, SEND_RECV, STEPS, gpipe, played, step_us
+from tests.support.pipeline import MOVES, SEND_RECV, STEPS, gpipe, one_by_one, played, step_us
 
 from stepscope.api import Job
 from stepscope.simulation import RankLike
@@ -30,6 +30,22 @@ def test_a_pipeline_with_few_micro_batches(tmp_path: Path, stages: int) -> None:
     assert evidence["micro_batches"] == micro_batches
     assert evidence["micro_batches_to_halve"] == 2 * micro_batches
     assert "load_imbalance" not in {f.cause for f in diagnosis.findings}
+    assert job.verify(msgspec.json.encode(diagnosis)).verified
+
+
+@pytest.mark.parametrize("stages", [2, 3])
+def test_micro_batches_of_which_each_comes_back_before_the_next(
+    tmp_path: Path, stages: int
+) -> None:
+    job = played(tmp_path, one_by_one(stages, 4, lambda stage: 1_000.0))
+    diagnosis = job.diagnose()
+    finding = diagnosis.findings[0]
+    assert finding.cause == "pipeline_bubble"
+    evidence = {e.figure: e.value for e in finding.evidence}
+    assert (evidence["micro_batches"], evidence["micro_batches_sent"]) == (1, 4)
+    together = step_us(gpipe(stages, 4, lambda stage: 1_000.0)) * 1e3
+    assert finding.predicted_step_ns == pytest.approx(together, rel=0.05)
+    assert finding.prediction_low_ns <= together <= finding.prediction_high_ns
     assert job.verify(msgspec.json.encode(diagnosis)).verified
 
 

@@ -46,6 +46,18 @@ def gpipe(stages: int, micro_batches: int, forward: Callable[[int], float]) -> l
     return programs
 
 
+def one_by_one(stages: int, micro_batches: int, forward: Callable[[int], float]) -> list[list[Op]]:
+    """Each micro-batch forth and back before the next one."""
+    return [
+        [
+            *_forward(stage, stages, forward),
+            *_backward(stage, stages, forward),
+        ]
+        * micro_batches
+        for stage in range(stages)
+    ]
+
+
 def _forward(stage: int, stages: int, forward: Callable[[int], float]) -> list[Op]:
     received: list[Op] = [("recv", stage - 1, 0.0)] if stage > 0 else []
     sent: list[Op] = [("send", stage + 1, 0.0)] if stage < stages - 1 else []

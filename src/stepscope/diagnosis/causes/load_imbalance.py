@@ -101,9 +101,10 @@ def detect(case: Case) -> Detection | None:
     elif dealt:
         message = (
             "{late} computes {compute_ns} per step, the others {others_compute_ns} "
-            "({threads_ratio} times the threads), and what it has more of comes behind the backward "
-            "pass: its share of the update is larger; the others wait {others_wait_ns} per step for "
-            "it inside collectives; shared out evenly, every rank would compute {mean_compute_ns}"
+            "({threads_ratio} times the threads), and what it has more of comes behind the "
+            "backward pass: its share of the update is larger; the others wait {others_wait_ns} "
+            "per step for it inside collectives; shared out evenly, every rank would compute "
+            "{mean_compute_ns}"
         )
         recommendations = [
             "deal parameters to the ranks by what their update takes, the largest first to the "

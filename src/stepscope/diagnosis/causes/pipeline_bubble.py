@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from stepscope.collectives.job import Collectives, stages_of
+from stepscope.collectives.kinds import POINT_TO_POINT
 from stepscope.collectives.late import recording_idle
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
@@ -36,6 +38,21 @@ _MICRO_BATCHES = (
     f"greatest(max({_BUBBLE}), 1) FROM rank_pace WHERE compute_ns >= 0.99 * ({_SLOW}))))::BIGINT "
     "FROM (SELECT avg(compute_ns) AS compute_ns FROM rank_pace WHERE stage >= 0 GROUP BY stage)"
 )
+_SENT_SQL = (
+    "SELECT round(count(*) / 2.0 / count(DISTINCT (rank, process_id, device)) / (SELECT max(steps) "
+    "FROM rank_pace))::BIGINT FROM collective_wait WHERE name = 'send_recv' AND step IS NOT NULL "
+    "AND (rank, process_id, device) IN (SELECT (rank, process_id, device) FROM rank_pace WHERE "
+    "stage = 0)"
+)
+_FEWER: Final = 2.0
+"""Micro-batches are not under way at once where filling takes so many times what it would."""
+
+_FIGURES: Final = (
+    Figure("stages", "count", _STAGES_SQL),
+    Figure("mean_bubble_ns", "ns_per_step", _TIME_SQL),
+    Figure("bubble_share", "share", _SHARE_SQL),
+    Figure("micro_batches", "count", _MICRO_BATCHES.format(1)),
+)
 
 
 def detect(case: Case) -> Detection | None:
@@ -57,15 +74,21 @@ def detect(case: Case) -> Detection | None:
     if slow is not None:
         compute = c.parts.compute.mean(axis=0)
         fill = round(float(bubbles[max(slow.devices, key=lambda d: float(compute[d]))]))
-    halved = step - fill / 2
-    host = _host_ns(c)
-    limited = host > halved
-    longer = host >= step
     message = (
         "{stages} pipeline stages wait for each other inside sends and receives, "
-        "{mean_bubble_ns} per step in the mean; filling and draining takes {bubble_share} of "
-        "the step, which some {micro_batches_to_halve} micro-batches instead of some "
-        "{micro_batches} would halve"
+        "{mean_bubble_ns} per step in the mean; "
+    )
+    apart = _apart_ns(c, stages, fill)
+    if apart is not None:
+        found = _one_by_one(c, message, fill, apart)
+        return found if slow is None else replace(found, time_sql=_FILL_SQL)
+    halved = step - fill / 2
+    host = 2 * _host_ns(c)
+    limited = host > halved
+    longer = host >= step
+    message += (
+        "filling and draining takes {bubble_share} of the step, which some "
+        "{micro_batches_to_halve} micro-batches instead of some {micro_batches} would halve"
     )
     recommendations = [
         "use more and smaller micro-batches: filling and draining the pipeline takes "
@@ -91,10 +114,7 @@ def detect(case: Case) -> Detection | None:
         message=message,
         recommendations=recommendations,
         figures=[
-            Figure("stages", "count", _STAGES_SQL),
-            Figure("mean_bubble_ns", "ns_per_step", _TIME_SQL),
-            Figure("bubble_share", "share", _SHARE_SQL),
-            Figure("micro_batches", "count", _MICRO_BATCHES.format(1)),
+            *_FIGURES,
             Figure("micro_batches_to_halve", "count", _MICRO_BATCHES.format(2)),
             *host_figures,
         ],
@@ -102,15 +122,61 @@ def detect(case: Case) -> Detection | None:
         least_floor_ns=max(step - fill, 0.0),
         # what launching less makes of the hosts, the capture does not say
         at_least=longer,
-        next_capture=None if c.matched.complete else "the same capture of the ranks not there",
+        next_capture=_next(c),
         time_sql=None if slow is None else _FILL_SQL,
     )
 
 
+def _next(c: Collectives) -> str | None:
+    return None if c.matched.complete else "the same capture of the ranks not there"
+
+
+def _apart_ns(c: Collectives, stages: list[list[int]], fill_ns: float) -> float | None:
+    """What filling and draining takes where all micro-batches are under way at once, ns a step.
+
+    None where they are: the stages wait no longer than for as many as are sent. The first stage
+    sends each of them forth and gets its gradient back.
+    """
+    compute = c.parts.compute.mean(axis=0)
+    each = [float(compute[stage].mean()) for stage in stages]
+    device = stages[0][0]
+    begin, end = c.own_windows[device]
+    sent = c.matched.instances.kind[c.facts.instance] == POINT_TO_POINT
+    sent &= (c.facts.device == device) & (c.facts.start >= begin[0]) & (c.facts.start < end[-1])
+    micro_batches = float(sent.sum()) / 2 / len(begin)
+    apart = (sum(each) - max(each)) / max(micro_batches, 1.0)
+    return apart if _FEWER * apart <= fill_ns else None
+
+
+def _one_by_one(c: Collectives, message: str, fill: float, apart: float) -> Detection:
+    """Micro-batches of which each is done before the next one is begun."""
+    return Detection(
+        time_ns=fill,
+        direct_ns=(fill - apart) / 2,
+        message=message
+        + (
+            "each step sends some {micro_batches_sent} micro-batches, but the stages overlap as "
+            "with some {micro_batches} of them: as if each came back before the next one is sent; "
+            "the prediction is for all of them under way at once"
+        ),
+        recommendations=[
+            "send the next micro-batch before the gradient of the last one is waited for: all "
+            "forward passes first, or one forward, one backward "
+            "(torch.distributed.pipelining: ScheduleGPipe, Schedule1F1B)",
+            "then use more and smaller micro-batches, or a schedule with less bubble: interleaved "
+            "stages, zero-bubble, or DualPipe",
+        ],
+        figures=[*_FIGURES, Figure("micro_batches_sent", "count", _SENT_SQL)],
+        floor_ns=max(float(c.step_ns) - (fill - apart), min(_host_ns(c), float(c.step_ns))),
+        least_floor_ns=max(float(c.step_ns) - fill, 0.0),
+        next_capture=_next(c),
+    )
+
+
 def _host_ns(c: Collectives) -> float:
-    """What the quickest host needs at least to launch twice as many kernels, unrecorded, ns."""
+    """What the quickest host needs at least to launch as many kernels, unrecorded, ns."""
     kernels = c.work.kernels.mean(axis=0)
-    return 2 * min(
+    return min(
         min(max(pace.need_ns - pace.recording_ns, 0.0), LAUNCH_NS * float(launched))
         for pace, launched in zip(c.paces, kernels, strict=True)
     )
@@ -134,7 +200,8 @@ CAUSE = Cause(
     prediction=(
         "the step with twice the micro-batches, which fill and drain the pipeline in half the "
         "time, but not shorter than the hosts need to launch twice as often; at best without any "
-        "filling and draining, which a schedule without bubbles reaches"
+        "filling and draining, which a schedule without bubbles reaches; where more micro-batches "
+        "are sent than overlap, the step with all of them under way at once"
     ),
     reference="GPipe (arXiv:1811.06965), Megatron-LM (arXiv:2104.04473)",
     min_share=0.05,
