@@ -28,6 +28,7 @@ LENGTH = 2  # its place among the lengths of fused attention: rows of 2 ** 9
 SOFTMAX_BACKWARD = "void softmax_warp_backward<float, float, float, 9, false, false>(int)"
 LOG_SOFTMAX = "void softmax_warp_forward<float, float, float, 9, true, false>(int)"
 TOP_K = "void at::native::sbtopk::gatherTopK<float>(int)"
+GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int)"
 SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(int)"
 
 
@@ -272,6 +273,7 @@ def test_attention_whose_softmax_is_written_out(
         ),
         pytest.param(attention(LOG_SOFTMAX), id="log-softmax of a loss"),
         pytest.param(attention(between=[(TOP_K, 5.0)]), id="a router's choice"),
+        pytest.param(attention(between=[(GATHER, 5.0)]), id="a router's weights, known before"),
         pytest.param(attention()[:-1], id="a classifier's probabilities"),
         pytest.param(attention(between=[(CAST, 3.0)] * 20), id="too much in between"),
     ],

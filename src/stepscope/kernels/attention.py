@@ -147,8 +147,8 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     None where nothing would be gained: GEMMs in TF32 are quicker than the fused kernels of single
     precision, which make up for it by what they do not move, or do not.
 
-    A classifier's softmax is not followed by a GEMM; a router's is followed by top-k and
-    indexing; the loss's is a log-softmax.
+    A classifier's softmax is not followed by a GEMM, a router's by one behind indexing, as its
+    gradient is preceded by one; the loss's is a log-softmax.
     """
     ops = kernels.gpu.ops
     on_device = ops.equals("kind", "memset") | ops.equals("copy_kind", "DtoD")
@@ -175,6 +175,11 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     before, after = heavy[np.maximum(place - 1, 0)], heavy[np.minimum(place + 1, len(heavy) - 1)]
     ok = (place > 0) & (after < len(order)) & (at - before <= BETWEEN) & (after - at <= BETWEEN)
     ok &= gemm[np.minimum(before, len(order) - 1)] & gemm[np.minimum(after, len(order) - 1)]
+    # the weights are multiplied as they are: by those of a router, rows are chosen and laid out
+    index = category == CATEGORY_NAMES.index("index")
+    chosen = np.concatenate(([0], np.cumsum(index)))
+    first, last = np.where(backward[at], before, at), np.where(backward[at], at, after)
+    ok &= chosen[last] == chosen[np.minimum(first + 1, last)]
     at, place = at[ok], place[ok]
     before, after = before[ok], after[ok]
     if len(at) < kernels.n_steady:
