@@ -146,7 +146,7 @@ def from_rest(program: Program) -> Program:
     return replace(program, busy_ns=np.minimum(program.busy_ns, known))
 
 
-SMALL_WORK_BYTES: Final = 1 << 18
+_SMALL_WORK_BYTES: Final = 1 << 18
 """Host work by item and cause that a processor's cache holds."""
 
 
@@ -156,7 +156,7 @@ def own_work(program: Program) -> IntArray:
     By column, as it was built: where there is much of it, those of causes that do not occur take
     neither memory nor time.
     """
-    if program.work_ns.nbytes <= SMALL_WORK_BYTES:  # to look for them takes longer than to copy
+    if program.work_ns.nbytes <= _SMALL_WORK_BYTES:  # to look for them takes longer than to copy
         return program.work_ns.copy(order="K")
     items, causes = program.work_ns.shape
     found = np.zeros((causes, items), np.int64).T
