@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.build import US, Build
+from tests.support.evidence import check_evidence
 
 from stepscope.api import Job
 from stepscope.breakdown.explain import Explanation, explain
@@ -27,8 +28,7 @@ def made(build: Build, folder: Path) -> tuple[Explanation, Diagnosis]:
     diagnosis = job.diagnose()
     for finding in diagnosis.findings:
         assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
-        for evidence in finding.evidence:
-            assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
+    check_evidence(diagnosis, job)
     return only, diagnosis
 
 

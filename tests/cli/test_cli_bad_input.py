@@ -678,7 +678,7 @@ def test_interrupted_while_loading(module: str, stepscope: Stepscope) -> None:
 
 
 LOADED = """
-import os, signal, sys
+import os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 Path(sys.argv[1], "slow_library.py").write_text(
@@ -688,7 +688,8 @@ import stepscope.cli.main as module
 def work():
     import slow_library
     print(slow_library.whole, flush=True)
-    signal.pause()
+    while True:  # signal.pause() would miss what comes right before it
+        time.sleep(0.01)
 module._run = work
 module.main()
 """

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.diagnosis.test_kernel_causes import check_evidence
 from tests.support.build import Build
+from tests.support.evidence import check_evidence
 
 from stepscope.api import Job
 from stepscope.diagnosis.result import Finding

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.support.build import AUTOGRAD, MAIN, Build
+from tests.support.evidence import check_evidence
 from tests.support.ncu import bundled, written
 
 from stepscope.api import Job
@@ -94,12 +95,6 @@ def layers(n: int = 4) -> Work:
         (BF16, 100.0),
         (NORM, 20.0),
     ] * n
-
-
-def check_evidence(diagnosis: Diagnosis, job: Job) -> None:
-    for finding in diagnosis.findings:
-        for evidence in finding.evidence:
-            assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
 
 
 def test_an_ordinary_mix_is_healthy(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.simulation.test_events import STATE, contended, save, saving, step, untraced
 from tests.support.build import Build
+from tests.support.evidence import check_evidence
 
 from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
@@ -21,8 +22,7 @@ def diagnosed(build: Build, folder: Path) -> Diagnosis:
     diagnosis = job.diagnose()
     for finding in diagnosis.findings:
         assert unsupported(finding.message, finding.evidence, finding.names) == [], finding.message
-        for evidence in finding.evidence:
-            assert job.query(evidence.sql).column(0)[0].as_py() == evidence.value
+    check_evidence(diagnosis, job)
     return diagnosis
 
 

@@ -17,17 +17,18 @@ from typing import Final, TypeVar
 import numpy as np
 
 from stepscope.trace.frame import BoolArray, Frame, IntArray
-from stepscope.trace.text import LONGEST_JUDGED
+from stepscope.trace.text import KEPT_ANSWERS, LONGEST_JUDGED
 
 T = TypeVar("T")
 
 
 def _judged(judge: Callable[[str], T]) -> Callable[[str], T]:
     """The same for the beginning of a text: names of traces are untrusted, and may be megabytes."""
+    known = functools.lru_cache(maxsize=KEPT_ANSWERS)(judge)
 
     @functools.wraps(judge)
     def of_beginning(text: str) -> T:
-        return judge(text[:LONGEST_JUDGED])
+        return known(text[:LONGEST_JUDGED])
 
     return of_beginning
 

@@ -146,11 +146,18 @@ def from_rest(program: Program) -> Program:
     return replace(program, busy_ns=np.minimum(program.busy_ns, known))
 
 
+_SMALL_WORK_BYTES: Final = 1 << 18
+"""Host work by item and cause that a processor's cache holds."""
+
+
 def own_work(program: Program) -> IntArray:
     """A copy of a program's host work by cause, to be changed.
 
-    By column, as it was built: those of causes that do not occur take neither memory nor time.
+    By column, as it was built: where there is much of it, those of causes that do not occur take
+    neither memory nor time.
     """
+    if program.work_ns.nbytes <= _SMALL_WORK_BYTES:  # to look for them takes longer than to copy
+        return program.work_ns.copy(order="K")
     items, causes = program.work_ns.shape
     found = np.zeros((causes, items), np.int64).T
     for cause in range(causes):

@@ -115,7 +115,9 @@ class Engine:
         import duckdb
 
         if not self._own:
-            self._own.append(connected(self._threads(), self.limits.memory_bytes))
+            threads = self._threads()
+            few = threads == 1
+            self._own.append(connected(threads, self.limits.memory_bytes, few_rows=few))
             # what still lives when Python ends, DuckDB complains of on standard error
             weakref.finalize(self, self._own.clear)
         (connection,) = self._own

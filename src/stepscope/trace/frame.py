@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from stepscope.intervals.distinct import distinct_values
-from stepscope.trace.text import LONGEST_JUDGED
+from stepscope.trace.text import KEPT_ANSWERS, LONGEST_JUDGED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,6 +26,15 @@ AnyArray = npt.NDArray[Any]
 
 NULL = -1
 """Stands for a null in integer columns; a text column's null has code -1."""
+
+
+@cache
+def searched(pattern: re.Pattern[str]) -> Callable[[str], bool]:
+    """Whether ``pattern`` is found in a text; one of ours, as it is kept.
+
+    The answers for the last texts are kept, too: the traces of a job hold the same names.
+    """
+    return lru_cache(maxsize=KEPT_ANSWERS)(lambda text: pattern.search(text) is not None)
 
 
 @dataclass(frozen=True)
@@ -102,7 +112,7 @@ class Frame:
         """
         hits = self._matching.get((column, pattern))
         if hits is None:
-            hits = self._holding(column, lambda text: pattern.search(text) is not None)
+            hits = self._holding(column, searched(pattern))
             self._matching[column, pattern] = hits
         return self._with(column, hits)
 

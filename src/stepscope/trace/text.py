@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 LONGEST_JUDGED = 4096
 """Characters of a name that decide what it is: names are untrusted, and patterns may take long."""
 
+KEPT_ANSWERS = 1024
+"""Texts whose meaning is kept: more than most jobs have kinds of kernels and ranges."""
+
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 _CONTROL_RE2 = r"[\x00-\x1f\x7f\x{80}-\x{9f}]"
 

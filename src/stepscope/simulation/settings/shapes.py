@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.intervals.distinct import among, distinct_values
+from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.multi_tensor import one_pass_ns
 from stepscope.trace.frame import BoolArray, IntArray
@@ -151,10 +151,7 @@ def of_weight_gradients(kernels: Kernels, known: Parameters) -> tuple[BoolArray,
 
 def names_with(kernels: Kernels, pattern: str) -> BoolArray:
     """Operations whose name matches a pattern, letters of either case."""
-    wanted = re.compile(pattern, re.IGNORECASE)
-    texts = kernels.gpu.ops.texts["name"]
-    codes = [code for code, text in enumerate(texts) if wanted.search(text)]
-    return among(kernels.gpu.ops["name"], np.array(codes, np.int64))
+    return kernels.gpu.ops.matches("name", re.compile(pattern, re.IGNORECASE))
 
 
 def input_elements(kernels: Kernels, rows: IntArray) -> IntArray:
