@@ -13,7 +13,7 @@ from tests.support.ncu import bundled, written
 from stepscope.api import Job
 from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
 from stepscope.diagnosis.result import Diagnosis, Finding
-from stepscope.kernels.attention import MASKED, SHARES, UNMASKED
+from stepscope.kernels.attention import MASKED, SHARES, UNMASKED, WIDENED_SHARE
 from stepscope.kernels.convolutions import SHARE
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.simulation import CallCompiled, RemoveOps
@@ -29,6 +29,10 @@ LENGTH = 2  # its place among the lengths of fused attention: rows of 2 ** 9
 SOFTMAX_BACKWARD = "void softmax_warp_backward<float, float, float, 9, false, false>(int)"
 LOG_SOFTMAX = "void softmax_warp_forward<float, float, float, 9, true, false>(int)"
 TOP_K = "void at::native::sbtopk::gatherTopK<float>(int)"
+ALL_MASKED = (
+    "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<bool, "
+    "at::native::func_wrapper_t<bool, at::native::and_kernel_cuda> > >(int)"
+)
 GATHER = "void at::native::vectorized_gather_kernel<16, long>(char*, char*, long*, int)"
 SUM = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<float> >(int)"
 
@@ -201,6 +205,25 @@ def test_its_gradient_has_two_products_on_either_side(tmp_path: Path) -> None:
     assert finding.time_ns_per_step == pytest.approx(
         (150 + (1 - SHARES[UNMASKED][LENGTH]) * 200) * 1000
     )
+
+
+def test_attention_that_the_library_widens(tmp_path: Path) -> None:
+    """Where it has no fused kernel for operands in half precision, it computes in single."""
+    lay_out = (elementwise("direct_copy"), 20.0)
+    alone = [
+        *[lay_out] * 3, (elementwise("mul"), 20.0), (elementwise("mul"), 20.0), *[lay_out] * 2,
+        (FP32, 500.0), (SOFTMAX, 90.0), (elementwise("isneginf"), 40.0), (ALL_MASKED, 60.0),
+        (elementwise("where", 3), 60.0), (CAST, 40.0), lay_out, (FP32, 500.0),
+    ]  # fmt: skip
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", [*layers(2), *alone, *layers(1)]))
+    diagnosis, job = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "unfused_attention")
+    between = sum(us for kernel, us in alone if kernel != FP32)
+    saved = between + (1 - WIDENED_SHARE[0]) * 1000
+    assert finding.time_ns_per_step == pytest.approx(saved * 1000)
+    check_evidence(diagnosis, job)
 
 
 WRITTEN: Work = [

@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
-from stepscope.kernels.written_out import letters_of
+from stepscope.kernels.written_out import HALF_CASTS, letters_of
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import shapes_of
 
@@ -56,6 +56,10 @@ ALIGNED_SHARE: Final = 0.39
 """Of the time of GEMMs in half precision whose rows cannot be read in pairs (197 columns), that of
 GEMMs of whole blocks: those take 2.6 times as long with heads of 32, 64 and 128, the fused kernel
 hardly longer (same measurements)."""
+
+WIDENED_SHARE: Final = (0.15, 0.07, 0.4)
+"""The same of GEMMs in single precision of operands that were widened for them: fused attention in
+half precision has fourteen times the rate of that in single precision, but moves its operands."""
 
 RATES: Final = {
     UNMASKED: (0.25, 0.49, 0.65),
@@ -100,12 +104,15 @@ _CALL_NS = 5_000  # the shortest fused attention
 _MASK = re.compile(r"masked_fill|masked_softmax|where", re.IGNORECASE)
 _SUM = re.compile(r"CUDAFunctor_add|AddFunctor")
 _SUMS = re.compile(r"sum_functor")
+_ALL_MASKED = re.compile(r"reduce_kernel<.*\band_kernel")
+"""``scaled_dot_product_attention`` without a fused kernel asks whether all of a row is masked."""
 _PRODUCT = re.compile(r"BinaryFunctor<[^<>]*MulFunctor")
 _FOR_A_SCALE = 2
 _UNALIGNED = re.compile(r"_tensorop_b?f16\w*_align1\b")
 _TRIANGLE = re.compile(r"triu|tril", re.IGNORECASE)
 
 _LAYOUT_COPIES = 3  # of queries, keys and values
+_WIDENED_COPIES = 7  # these are widened as well, and two of them are scaled
 _LOG_SOFTMAX = re.compile(r"LogSoftMax|log_softmax")
 _WARP_LENGTH = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?(\d+),")
 _SHORTEST, _LONG = 7, 11  # powers of two
@@ -159,7 +166,7 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     gemm = category == CATEGORY_NAMES.index("matmul")
     light = among(category, [CATEGORY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
     # what is added to the scores may be learnt: its gradient is their gradient's sum over the batch
-    light |= _sums_gradients(kernels)[order]
+    light |= _sums_gradients(kernels)[order] | ops.matches("name", _ALL_MASKED)[order]
     backward = ops.matches("name", _BACKWARD)[order]
     written = _written_softmaxes(kernels, order)
     light |= written.inside & (category == CATEGORY_NAMES.index("reduction"))
@@ -260,11 +267,12 @@ def _repair(
     gemm = kernels.in_category("matmul")[rows]
     old = duration[rows]
     mask = _mask_of(kernels, rows, written)
-    by_shape = fused_ns(kernels, rows[gemm], mask)
+    widened = _is_widened(kernels, rows)
+    by_shape = fused_ns(kernels, rows[gemm], mask, widened=widened)
     dropped = _dropped(kernels, rows, mask)
     new = np.zeros(len(rows), np.int64)
     if by_shape is None:
-        share, least, most, each = _by_time(kernels, rows, rows[gemm], mask)
+        share, least, most, each = _by_time(kernels, rows, rows[gemm], mask, widened=widened)
         each = each * dropped
         new[gemm] = np.rint(each * share)
         low, high = least * float(each.sum()), most * float(each.sum())
@@ -302,6 +310,18 @@ def _dropped(kernels: Kernels, rows: IntArray, mask: str) -> float:
 def _in_half(kernels: Kernels, gemms: IntArray) -> bool:
     """Whether some GEMMs all multiply in half precision."""
     return bool((kernels.math[gemms] == MATH_NAMES.index("16bit")).all())
+
+
+def _is_widened(kernels: Kernels, rows: IntArray) -> bool:
+    """Whether scores of operands in half precision are computed in single precision.
+
+    That is what ``scaled_dot_product_attention`` does where it has no fused kernel for them; those
+    that take other operands leave these in half precision.
+    """
+    operation = [kernel.operation in HALF_CASTS for kernel in kernels.classes]
+    names = kernels.gpu.ops["name"][rows]
+    casts = np.array([*operation, False])[names]
+    return bool(casts.any() and kernels.gpu.ops.matches("name", _ALL_MASKED)[rows].any())
 
 
 def _mask_of(kernels: Kernels, rows: IntArray, written: _Written) -> str:
@@ -348,10 +368,12 @@ def _sums_gradients(kernels: Kernels) -> BoolArray:
 
 
 def _by_time(
-    kernels: Kernels, rows: IntArray, gemms: IntArray, mask: str
+    kernels: Kernels, rows: IntArray, gemms: IntArray, mask: str, *, widened: bool
 ) -> tuple[float, float, float, FloatArray]:
     """Share of the GEMMs' time that fused attention takes: usual, least, most; and that time."""
     duration, math = kernels.duration_ns[gemms].astype(np.float64), kernels.math[gemms]
+    if widened:
+        return *WIDENED_SHARE, duration
     if _in_half(kernels, gemms):
         usual = SHARES[mask][_length_class(kernels, rows)]
         unaligned = kernels.gpu.ops.matches("name", _UNALIGNED)[gemms]
@@ -375,13 +397,16 @@ def _length_class(kernels: Kernels, rows: IntArray) -> int:
     return int(np.clip(max(exponents, default=_LONG) - _SHORTEST, 0, _LONG - _SHORTEST))
 
 
-def fused_ns(kernels: Kernels, gemms: IntArray, mask: str) -> FloatArray | None:
+def fused_ns(
+    kernels: Kernels, gemms: IntArray, mask: str, *, widened: bool = False
+) -> FloatArray | None:
     """What fused attention takes for each of its GEMMs, by their shapes, ns.
 
     Args:
         kernels: the device's kernels.
         gemms: rows of the GEMMs of attention that is written out.
         mask: how the scores are masked.
+        widened: whether their operands were widened from half precision for them.
 
     Returns:
         None where a GEMM's shape or the device's peak is not known, or their type.
@@ -390,7 +415,7 @@ def fused_ns(kernels: Kernels, gemms: IntArray, mask: str) -> FloatArray | None:
     table = who.operators
     operator = who.operator[gemms]
     math = kernels.math[gemms]
-    half = _in_half(kernels, gemms)
+    half = widened or _in_half(kernels, gemms)
     single = among(math, [MATH_NAMES.index("fp32"), MATH_NAMES.index("tf32")]).all()
     if peaks is None or not len(gemms) or not (half or single):
         return None
@@ -450,15 +475,18 @@ def _product(text: str) -> tuple[int, int, int, int] | None:
 def _with_layout_copies(kernels: Kernels, order: IntArray, first: IntArray) -> IntArray:
     """Begin of each chain with the copies just before it that lay out its operands.
 
-    GEMMs in batches need contiguous operands, fused attention takes them as they are. Casts
-    (of the weights of the next layer) and sets are not counted.
+    GEMMs in batches need contiguous operands, fused attention takes them as they are; where the
+    library widens operands, it scales two of them before. Casts (of the weights of the next layer)
+    and sets are not counted.
     """
-    operation = np.array([c.operation == "direct_copy" for c in kernels.classes] + [False])
     ops = kernels.gpu.ops
-    lays_out = operation[ops["name"][order]] & kernels.in_category("copy")[order]
+    widened = bool(ops.matches("name", _ALL_MASKED)[order].any())
+    wanted = ("direct_copy", "Mul", "mul") if widened else ("direct_copy",)
+    operation = np.array([c.operation in wanted for c in kernels.classes] + [False])
+    lays_out = operation[ops["name"][order]] & kernels.in_category("copy", "elementwise")[order]
     cleared = ops.equals("kind", "memset")[order]
     begin = first
-    for _ in range(_LAYOUT_COPIES):
+    for _ in range(_WIDENED_COPIES if widened else _LAYOUT_COPIES):
         before = np.maximum(begin - 1, 0)
         before = np.where(cleared[before], np.maximum(before - 1, 0), before)
         begin = np.where(lays_out[before], before, begin)

@@ -218,7 +218,8 @@ _WIDE: Final = 4_096
 _EACH_BLOCK: Final = 1.25
 """Values a ns that the block reads which computes one mean and variance of ``group_norm``, at the
 clock of an H100."""
-_HALF: Final = ("bfloat16_copy", "float16_copy")
+HALF_CASTS: Final = ("bfloat16_copy", "float16_copy")
+"""Operations that cast to half precision."""
 _BESIDE: Final = 3  # copies and casts that may stand between a call and the cast of its result
 _ONE_BLOCK: Final = 1024  # elements of the smallest launch of a vectorised kernel
 _CHANNELS: Final = 4  # of a group, at least: the gradients of a norm have a block for each
@@ -468,7 +469,7 @@ def _in_half(
         Whether a call is one; places of casts beside them, and the call of each.
     """
     copies = kernels.in_category("copy")[rows] & (rows >= 0)
-    to_half = np.array([*(kernel.operation in _HALF for kernel in kernels.classes), False])
+    to_half = np.array([*(kernel.operation in HALF_CASTS for kernel in kernels.classes), False])
     casts = to_half[kernels.gpu.ops["name"][rows]] & copies
     activation = np.array([not f.single for f in FUNCTIONS])[calls.function]
     numbers = np.arange(len(calls.first))
