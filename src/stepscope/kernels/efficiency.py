@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
+from stepscope.kernels.repeated_rows import repeated_rows
 from stepscope.kernels.small_products import small_products
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
@@ -31,6 +32,11 @@ _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisa
                        "sort", "loss", "dropout", "compiled", "other")  # fmt: skip
 
 
+Told = Literal["shape", "grid", "small", "rows"]
+"""What tells: the shapes of a product, a small grid, tiny matrices, rows that are indexed again."""
+_TOLD: Final[tuple[Told, ...]] = ("shape", "grid", "small", "rows")
+
+
 @dataclass(frozen=True)
 class Inefficient:
     """One kernel that is far below its ceiling.
@@ -40,16 +46,14 @@ class Inefficient:
         name: its full name.
         repair: its launches in the steady window, and what they could take.
         achieved: share of the ceiling, or blocks a SM.
-        by_grid: whether the small grid tells, rather than the shapes.
-        small: whether it multiplies batches of matrices that are far smaller than its tile.
+        told: what tells.
     """
 
     label: str
     name: str
     repair: Repair
     achieved: float
-    by_grid: bool
-    small: bool = False
+    told: Told
 
 
 def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None:
@@ -70,33 +74,36 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     # a grid that has twice the blocks is assumed to be no faster than half the launch
     grid_ns = np.where(blocks > 0, duration * blocks // max(sms, 1), 0)
     best = np.where(by_shape, ceiling / REACHABLE, np.where(by_grid, 2 * grid_ns, duration))
-    products = small_products(kernels)
-    small = products.found & long_ & (products.new_ns < FAR_BELOW / REACHABLE * duration)
-    best = np.where(small, products.new_ns, best)
+    products, indexed = small_products(kernels), repeated_rows(kernels)
+    told = np.where(by_shape, 0, 1)
+    by_name = np.zeros(len(told), bool)
+    for kind, other in ((2, products), (3, indexed)):
+        of_kind = other.found & long_ & (other.new_ns < FAR_BELOW / REACHABLE * duration)
+        best, told = np.where(of_kind, other.new_ns, best), np.where(of_kind, kind, told)
+        by_name |= of_kind
     new = np.minimum(best.astype(np.int64), duration)
-    rows = np.flatnonzero((by_shape | by_grid | small) & (new < duration))
+    rows = np.flatnonzero((by_shape | by_grid | by_name) & (new < duration))
     if not len(rows):
         return None
     # products of small matrices are one thing to repair, whatever their operands' layouts
     names = kernels.gpu.ops["name"]
-    thing = np.where(small, len(kernels.gpu.ops.texts["name"]), names)
+    thing = np.where(told == _TOLD.index("small"), len(kernels.gpu.ops.texts["name"]), names)
     lost = np.bincount(thing[rows], weights=(duration - new)[rows])
     rows = rows[thing[rows] == int(np.argmax(lost))]
     code = int(np.argmax(np.bincount(names[rows], weights=duration[rows])))
     spent, after = int(duration[rows].sum()), int(new[rows].sum())
-    of_small = bool(small[rows[0]])
-    grid_known = not of_small and not bool(by_shape[rows[0]])
-    ideal = int((grid_ns if grid_known else ceiling)[rows].sum())
+    kind = _TOLD[told[rows[0]]]
+    ideal = int((grid_ns if kind == "grid" else ceiling)[rows].sum())
     bounds = ideal, (spent + after) // 2
-    if of_small:
-        bounds = int(products.least_ns[rows].sum()), int(products.most_ns[rows].sum())
+    if kind in ("small", "rows"):
+        other = products if kind == "small" else indexed
+        bounds = int(other.least_ns[rows].sum()), int(other.most_ns[rows].sum())
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.gpu.ops.texts["name"][code],
         repair=changed(rows, duration[rows], new[rows], *bounds, stay=True),
         achieved=ideal / spent,
-        by_grid=grid_known,
-        small=of_small,
+        told=kind,
     )
 
 
