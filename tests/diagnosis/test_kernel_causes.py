@@ -530,6 +530,38 @@ def test_large_batches_of_tiny_matrices(tmp_path: Path, shapes: bool) -> None:
     check_evidence(diagnosis, job)
 
 
+@pytest.mark.parametrize(
+    ("kernel", "us", "bytes_of_index"),
+    [
+        ("indexing_backward_kernel<float, 4>", 2_000.0, 128 * 4),
+        ("indexing_backward_kernel<c10::BFloat16, 4>", 2_000.0, 128 * 2),
+        ("indexing_backward_kernel_small_stride<float>", 2_000.0, 32 * 4),
+        ("indexing_backward_kernel<float, 4>", 100.0, 0),  # as a permutation's
+    ],
+)
+def test_the_gradient_of_rows_that_are_indexed_again_and_again(
+    tmp_path: Path, kernel: str, us: float, bytes_of_index: int
+) -> None:
+    """65,536 indices, four a block of four warps: 128 threads."""
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for name, length in layers():
+            steps.launch(name, length)
+        steps.launch(f"void (anonymous namespace)::{kernel}(long const*)", us, blocks=16_384)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, job = steps.diagnose(tmp_path)
+    if not bytes_of_index:
+        assert "inefficient_kernel" not in [f.cause for f in diagnosis.findings]
+        return
+    finding = only(diagnosis, "inefficient_kernel")
+    bandwidth = job.explained.cases[0].explanation.kernels.attainable_bandwidth
+    left = 3 * 65_536 * bytes_of_index / bandwidth * 1e9
+    assert finding.time_ns_per_step == pytest.approx(us * 1000 - left, rel=1e-3)
+    assert "embedding(index, table)" in finding.recommendations[0]
+    check_evidence(diagnosis, job)
+
+
 def test_convolutions_in_the_frequency_domain_are_one_product_on_tensor_cores(
     tmp_path: Path,
 ) -> None:
