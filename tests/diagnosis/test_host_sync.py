@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.diagnosis.test_time_causes import diagnosed, figures
-from tests.support.build import Build
+from tests.support.build import AUTOGRAD, MAIN, Build
 from tests.support.captures import shared
 
 from stepscope.api import Job
@@ -50,6 +50,54 @@ def test_the_call_that_reads_a_value_is_named(tmp_path: Path) -> None:
     assert known["calls_per_step"] == 2
     assert known["waited_ns_per_step"] == 2 * 2_000_000
     assert first.recommendations[0].startswith("keep values on the GPU")
+
+
+OR = "void at::native::reduce_kernel<512, 1, at::native::ReduceOp<bool, or_kernel_cuda> >(int)"
+COMPARE = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::compare_scalar_kernel(float), "
+    "std::array<char*, 2ul> >(int)"
+)
+CHECKS = 10
+
+
+def checked(thread: int, reduction: str = OR) -> Build:
+    """Each step makes ten gradients of 500 us, and asks each whether it holds NaN, for 300 us."""
+    build, at = Build(), 0.0
+    build.gpu("NVIDIA H100 80GB HBM3")
+    for i in range(STEPS):
+        begin = at
+        build.kernel(at + 10, at + 510, call=(at, at + 4), name="nvjet_sm90_tst_128x256")
+        at += 520
+        for _ in range(CHECKS):
+            build.kernel(at + 10, at + 510, call=(at, at + 4), name="nvjet_sm90_tst_128x256_NTN",
+                         thread=thread)  # fmt: skip
+            build.kernel(at + 510, at + 660, call=(at + 5, at + 7), name=COMPARE, thread=thread)
+            build.kernel(at + 660, at + 810, call=(at + 8, at + 10), name=reduction, thread=thread)
+            build.copy(at + 810, at + 812, call=(at + 11, at + 13), kind="DtoH", size=1,
+                       src="device", dst="pageable", thread=thread)  # fmt: skip
+            build.api(at + 14, at + 814, "cudaStreamSynchronize", thread=thread)
+            at += 1_000
+        build.range(begin, at, f"step {i}")
+    return build
+
+
+def test_anomaly_detection_is_told_and_goes_with_its_kernels(tmp_path: Path) -> None:
+    first = diagnosed(checked(AUTOGRAD), tmp_path).findings[0]
+    assert first.cause == "host_sync"
+    assert "torch.autograd.detect_anomaly" in first.message
+    assert "set_detect_anomaly(False)" in first.recommendations[0]
+    assert figures(first)["nan_checks_per_step"] == CHECKS
+    assert first.predicted_step_ns == pytest.approx((CHECKS + 1) * 500_000, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("thread", "reduction"), [(MAIN, OR), (AUTOGRAD, OR.replace("or_", "sum_"))]
+)
+def test_other_reads_are_no_anomaly_detection(tmp_path: Path, thread: int, reduction: str) -> None:
+    first = diagnosed(checked(thread, reduction), tmp_path).findings[0]
+    assert first.cause == "host_sync"
+    assert "anomaly" not in " ".join([first.message, *first.recommendations])
+    assert first.predicted_step_ns > 1.1 * (CHECKS + 1) * 500_000
 
 
 def test_an_inference_that_synchronises_the_device_is_told_to_leave_that_out(

@@ -14,8 +14,10 @@ from stepscope.diagnosis.frameworks import in_cuda, in_jax
 from stepscope.diagnosis.own_waits import mostly_of_ddp
 from stepscope.diagnosis.result import Location
 from stepscope.gaps.waiting import PLAIN, READ, UPLOAD, Waiting
-from stepscope.intervals.distinct import distinct_rows, with_inverse
+from stepscope.intervals.distinct import among, distinct_rows, with_inverse
 from stepscope.kernels.categories import classify
+from stepscope.kernels.nan_checks import ANY, nan_checks
+from stepscope.simulation import Change, RemoveOps
 from stepscope.trace.frame import IntArray
 
 _ID = "host_sync"
@@ -44,6 +46,10 @@ _FIND: Final = "find the calls: torch.cuda.set_sync_debug_mode('warn') prints wh
 _RESULTS: Final = (
     "read results (tokens, scores) one step later, from a copy with non_blocking=True, and decide "
     "on the GPU what the next step needs (sampling, masks, lengths)"
+)
+_ANOMALY: Final = (
+    "switch anomaly detection off: torch.autograd.set_detect_anomaly(False), no detect_anomaly(); "
+    "it is for finding where a NaN comes from"
 )
 _SHAPED: Final = re.compile(r"nonzero|masked_select|index|unique|repeat_interleave")
 _HALF: Final = 0.5
@@ -105,18 +111,30 @@ def detect(case: Case) -> Detection | None:
             "drains, and the GPU is idle until new work arrives"
         )
     message += ", most of it in {range}" if where.range else ""
+    checks = _nan_checks(case, waiting, rows) if kind == READ else rows[:0]
+    if len(checks):
+        figures.append(_CHECKS)
+        message += (
+            "; {nan_checks_per_step} times a step it is asked whether a gradient holds NaN, as "
+            "torch.autograd.detect_anomaly does behind each operator of the backward pass; the "
+            "prediction is without these kernels, too"
+        )
     return Detection(
         time_ns=time,
         uncertain_ns=case.idle_ns("launch_bound"),
         direct_ns=case.direct_ns(_ID),
         message=message,
         texts=texts,
-        recommendations=_advice(
-            kind,
-            where.operator or "",
-            texts.get("call", ""),
-            infers=case.explanation.workload.infers,
-        ),
+        recommendations=[
+            *([_ANOMALY] if len(checks) else []),
+            *_advice(
+                kind,
+                where.operator or "",
+                texts.get("call", ""),
+                infers=case.explanation.workload.infers,
+            ),
+        ],
+        also=_without(case, checks) if len(checks) else (),
         figures=figures,
         where=where,
         next_capture=(None if where.source or where.function or where.range else captures.STACKS),
@@ -135,6 +153,26 @@ _SCALAR_READS = Figure(
     "SELECT count(*) FROM gpu_op WHERE kind = 'memcpy' AND copy_kind = 'DtoH' "
     "AND coalesce(bytes, 0) <= 65536 AND {gpu} AND {window}",
 )
+
+
+_CHECKS = Figure(
+    "nan_checks_per_step",
+    "per_step",
+    f"SELECT count(*) / {STEADY_STEPS} FROM gpu_op WHERE regexp_matches(name, '{ANY}') AND {{gpu}} "
+    "AND {window}",
+)
+
+
+def _nan_checks(case: Case, waiting: Waiting, rows: IntArray) -> IntArray:
+    """Operations that check gradients for NaN, where at least half of the waits are for them."""
+    checks = nan_checks(case.explanation.kernels)
+    of_checks = among(waiting.op[rows], checks.tolist())
+    return checks if of_checks.sum() >= _HALF * len(rows) > 0 else checks[:0]
+
+
+def _without(case: Case, rows: IntArray) -> tuple[Change, ...]:
+    ids = case.explanation.gpu.ops["id"][rows].tolist()
+    return (RemoveOps(tuple(ids), case.rank),)
 
 
 def _main_call(case: Case, waiting: Waiting) -> IntArray:
