@@ -32,9 +32,9 @@ _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisa
                        "sort", "loss", "dropout", "compiled", "other")  # fmt: skip
 
 
-Told = Literal["shape", "grid", "small", "rows"]
+Reason = Literal["shape", "grid", "small", "rows"]
 """What tells: the shapes of a product, a small grid, tiny matrices, rows that are indexed again."""
-_TOLD: Final[tuple[Told, ...]] = ("shape", "grid", "small", "rows")
+_REASONS: Final[tuple[Reason, ...]] = ("shape", "grid", "small", "rows")
 
 
 @dataclass(frozen=True)
@@ -46,14 +46,14 @@ class Inefficient:
         name: its full name.
         repair: its launches in the steady window, and what they could take.
         achieved: share of the ceiling, or blocks a SM.
-        told: what tells.
+        reason: what tells.
     """
 
     label: str
     name: str
     repair: Repair
     achieved: float
-    told: Told
+    reason: Reason
 
 
 def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None:
@@ -75,11 +75,11 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     grid_ns = np.where(blocks > 0, duration * blocks // max(sms, 1), 0)
     best = np.where(by_shape, ceiling / REACHABLE, np.where(by_grid, 2 * grid_ns, duration))
     products, indexed = small_products(kernels), repeated_rows(kernels)
-    told = np.where(by_shape, 0, 1)
-    by_name = np.zeros(len(told), bool)
+    reason = np.where(by_shape, 0, 1)
+    by_name = np.zeros(len(reason), bool)
     for kind, other in ((2, products), (3, indexed)):
         of_kind = other.found & long_ & (other.new_ns < FAR_BELOW / REACHABLE * duration)
-        best, told = np.where(of_kind, other.new_ns, best), np.where(of_kind, kind, told)
+        best, reason = np.where(of_kind, other.new_ns, best), np.where(of_kind, kind, reason)
         by_name |= of_kind
     new = np.minimum(best.astype(np.int64), duration)
     rows = np.flatnonzero((by_shape | by_grid | by_name) & (new < duration))
@@ -87,12 +87,12 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
         return None
     # products of small matrices are one thing to repair, whatever their operands' layouts
     names = kernels.gpu.ops["name"]
-    thing = np.where(told == _TOLD.index("small"), len(kernels.gpu.ops.texts["name"]), names)
+    thing = np.where(reason == _REASONS.index("small"), len(kernels.gpu.ops.texts["name"]), names)
     lost = np.bincount(thing[rows], weights=(duration - new)[rows])
     rows = rows[thing[rows] == int(np.argmax(lost))]
     code = int(np.argmax(np.bincount(names[rows], weights=duration[rows])))
     spent, after = int(duration[rows].sum()), int(new[rows].sum())
-    kind = _TOLD[told[rows[0]]]
+    kind = _REASONS[reason[rows[0]]]
     ideal = int((grid_ns if kind == "grid" else ceiling)[rows].sum())
     bounds = ideal, (spent + after) // 2
     if kind in ("small", "rows"):
@@ -103,7 +103,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
         name=kernels.gpu.ops.texts["name"][code],
         repair=changed(rows, duration[rows], new[rows], *bounds, stay=True),
         achieved=ideal / spent,
-        told=kind,
+        reason=kind,
     )
 
 

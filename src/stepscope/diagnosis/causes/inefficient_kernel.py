@@ -7,7 +7,7 @@ from typing import Final
 
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
-from stepscope.kernels.efficiency import Told
+from stepscope.kernels.efficiency import Reason
 
 _ID = "inefficient_kernel"
 _BLOCK_A_CHANNEL = re.compile(r"batch_norm_(?:collect_statistics|backward)_kernel\b")
@@ -16,7 +16,7 @@ _CHANNELS_LAST: Final = (
     "convolve with channels last (model.to(memory_format=torch.channels_last), and the images "
     "alike): this kernel has one block for each channel, those for channels last have many"
 )
-_TOLD: Final[dict[Told, tuple[str, str]]] = {
+_BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
     "shape": (
         "it takes {kernels_ns_per_step} per step, many times what its shape requires",
         "pad dimensions to multiples of eight (sixteen for FP8), and avoid tall, thin shapes",
@@ -49,14 +49,14 @@ def detect(case: Case) -> Detection | None:
         return None
     # for the regular expression that ncu takes; nothing of the trace may reach a shell
     plain = re.split(r"[^A-Za-z0-9_]", found.label)[0] or "KERNEL"
-    reason, first = _TOLD[found.told]
-    if found.told == "grid" and _BLOCK_A_CHANNEL.search(plain):
+    does, first = _BY_REASON[found.reason]
+    if found.reason == "grid" and _BLOCK_A_CHANNEL.search(plain):
         first = _CHANNELS_LAST
     return detection(
         case,
         _ID,
         found.repair,
-        message=f"the kernel {{kernel}} is far below what the device can do: {reason}",
+        message=f"the kernel {{kernel}} is far below what the device can do: {does}",
         texts={"kernel": plain},
         recommendations=[
             first,
