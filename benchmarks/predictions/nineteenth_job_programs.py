@@ -24,7 +24,7 @@ from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 375 pairs"
+WRITTEN_AFTER = "version 0.1 with 375 pairs, opened"
 four = partial(entered(PROGRAMS), marks="steps", ranks=4)  # type: ignore[call-arg]
 two = partial(entered(PROGRAMS), marks="steps", ranks=2)  # type: ignore[call-arg]
 
