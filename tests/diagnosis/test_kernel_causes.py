@@ -172,20 +172,23 @@ def test_where_all_launches_are_late_the_loop_is_only_a_part(tmp_path: Path) -> 
     assert [f.cause for f in diagnosis.findings] == ["launch_bound", "unfused_optimizer"]
 
 
-def attention(softmax: str = SOFTMAX, between: Work = ()) -> Work:
+def attention(softmax: str = SOFTMAX, between: Work = (), before: Work = ()) -> Work:
     return [
-        (BF16, 50.0), (elementwise("div"), 60.0), (elementwise("masked_fill"), 60.0),
+        (BF16, 50.0), (elementwise("div"), 60.0), (elementwise("masked_fill"), 60.0), *before,
         (softmax, 90.0), *between, (CAST, 40.0), (BF16, 50.0),
     ]  # fmt: skip
 
 
-def test_attention_written_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("before", [0, 2])
+def test_attention_written_out(tmp_path: Path, before: int) -> None:
+    """The largest score of each row may be taken off before the softmax."""
     steps = Steps()
     for i in range(STEPS):
-        steps.step(i, ("forward", [*layers(2), *attention(), *layers(1)]))
+        stable = WRITTEN[1 : 1 + before]
+        steps.step(i, ("forward", [*layers(2), *attention(before=stable), *layers(1)]))
     diagnosis, job = steps.diagnose(tmp_path)
     finding = only(diagnosis, "unfused_attention")
-    expected = 60 + 60 + 90 + 40 + (1 - SHARES[MASKED][LENGTH]) * 100
+    expected = 60 + 60 + 90 + 40 + sum(us for _, us in stable) + (1 - SHARES[MASKED][LENGTH]) * 100
     assert finding.time_ns_per_step == pytest.approx(expected * 1000)
     assert {e.figure: e.value for e in finding.evidence}["softmax_kernels"] == STEPS
     check_evidence(diagnosis, job)

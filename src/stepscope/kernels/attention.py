@@ -18,7 +18,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
-from stepscope.kernels.written_out import HALF_CASTS, letters_of
+from stepscope.kernels.written_out import HALF_CASTS, LARGEST, letters_of
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import shapes_of
 
@@ -167,6 +167,8 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     light = among(category, [CATEGORY_NAMES.index(f) for f in _LIGHT]) | on_device[order]
     # what is added to the scores may be learnt: its gradient is their gradient's sum over the batch
     light |= _sums_gradients(kernels)[order] | ops.matches("name", _ALL_MASKED)[order]
+    # the largest score of each row, which is taken off by hand
+    light |= (kernels.in_category("reduction") & ops.matches("name", LARGEST))[order]
     backward = ops.matches("name", _BACKWARD)[order]
     written = _written_softmaxes(kernels, order)
     light |= written.inside & (category == CATEGORY_NAMES.index("reduction"))
