@@ -161,6 +161,30 @@ def test_casts_alone_between_gemms(tmp_path: Path) -> None:
     assert gains(found).keys() & {"compile"} == set()
 
 
+WIDEN = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda, 4, "
+    "at::native::memory::LoadWithCast<1>, at::native::memory::StoreWithCast<1> >(int)"
+)
+
+
+@pytest.mark.parametrize(
+    ("between", "saved"),
+    [
+        ([(NORM, 80.0)], 60 + 40 + 0.45 * 80),
+        ([(NORM, 80.0), ("void GammaBetaBackwardSimple<float>(int)", 20.0)], 60 + 40 + 0.45 * 100),
+        ([("void at::native::cos_kernel_cuda<float>(int)", 80.0)], 0.75 * (60 + 40)),
+    ],
+)
+def test_norms_between_casts_take_half_precision(
+    tmp_path: Path, between: list[tuple[str, float]], saved: float
+) -> None:
+    """Around anything else, three casts of four go."""
+    found = forward(tmp_path, [(BF16, 400.0), (WIDEN, 60.0), *between, (CAST, 40.0)])
+    lever = named(found, "casts_and_copies")
+    gain = (lever.value("step_ns") or 0) - lever.predicted_step_ns
+    assert gain == pytest.approx(saved * 6 * 1e3, rel=0.01)
+
+
 def test_transposes_of_images(tmp_path: Path) -> None:
     there = "void cudnn::engines_precompiled::nchwToNhwcKernel<float, float>(T1)"
     back = "void cudnn::engines_precompiled::nhwcToNchwKernel<float, float>(T1)"

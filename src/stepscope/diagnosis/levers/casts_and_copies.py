@@ -10,8 +10,9 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, of_lever
-from stepscope.kernels.kernels import changed
-from stepscope.trace.frame import BoolArray
+from stepscope.intervals.distinct import among
+from stepscope.kernels.kernels import Kernels, changed
+from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "casts_and_copies"
 _CAST: Final = re.compile(
@@ -19,6 +20,21 @@ _CAST: Final = re.compile(
     r"|convert_\w*_kernel|cast_kernel"
 )
 _COPY: Final = re.compile(r"direct_copy_kernel")
+
+_WIDENS: Final = re.compile(r"unrolled_elementwise_kernel<.*direct_copy_kernel")
+"""Copies that change the type, to single precision: those to half have names of their own."""
+_NORM: Final = re.compile(
+    r"GroupNorm|RowwiseMoments|ComputeFusedParams|ComputeInternalGradients|GammaBeta"
+    r"|ComputeBackwardFusedParams"
+)
+_BETWEEN_CASTS: Final = re.compile(rb"WN{1,6}H")
+_IN_HALF: Final = 0.55
+"""What a norm takes of operands in half precision over what it takes of those in single: it moves
+half of the bytes, and sums in single precision either way."""
+_NORMS: Final = (
+    "give norms half precision as it is (layer_norm(x) instead of layer_norm(x.float()).to(x.dtype)"
+    "): they sum in single precision anyway"
+)
 
 CASTS_GO: Final = (0.25, 0.75, 1.0)
 """Share of the casts that weights kept in the type of the GEMMs make superfluous: least, usual,
@@ -40,6 +56,10 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     rows = np.flatnonzero(casts | copies)
     if not len(rows):
         return None
+    around, norms = _normed_in_single(kernels, casts)
+    rows, taking = rows[~among(rows, around.tolist())], np.concatenate((around, norms))
+    of_norms = kernels.duration_ns[taking].astype(np.float64)
+    of_norms[: len(around)] = 0.0
     old = kernels.duration_ns[rows]
     is_cast = casts[rows]
     spent = float(old[is_cast].sum()), float(old[~is_cast].sum())
@@ -50,6 +70,10 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         by_length = np.flatnonzero(kind)[np.argsort(old[kind], kind="stable")]
         staying = by_length[of // 2 :: of]
         new[staying] = old[staying]
+    new = np.append(new, np.rint(_IN_HALF * of_norms).astype(np.int64))
+    rows = np.append(rows, taking)
+    old = kernels.duration_ns[rows]
+    least, most = least + 0.5 * float(of_norms.sum()), most + float(of_norms.sum())
     cast_sql = (
         f"SELECT coalesce(sum(end_ns - start_ns) FILTER (kernel LIKE '%16_copy%'), 0)::DOUBLE / "
         f"sum(end_ns - start_ns) FROM kernel_category WHERE {of_lever(_ID)} AND {{gpu}}"
@@ -61,8 +85,15 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "they are take {kernels_ns_per_step} ({to_half_share} of it casts to half precision); "
             "without those that weights in half precision and views make superfluous, some "
             "{changed_ns_per_step}"
+        )
+        + (
+            "; counted with them are norms between casts to single precision and back, which take "
+            "half precision as it is"
+            if len(norms)
+            else ""
         ),
         recommendations=[
+            *([_NORMS] if len(norms) else []),
             "load the weights in BF16 (model.to(torch.bfloat16)) where autocast casts them in "
             "every step"
             if case.explanation.workload.infers
@@ -76,6 +107,32 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         figures=[Figure("to_half_share", "share", cast_sql)],
         next_capture=None if len(kernels.attribution.operators) else captures.STACKS,
     )
+
+
+def _normed_in_single(kernels: Kernels, casts: BoolArray) -> tuple[IntArray, IntArray]:
+    """Rows of casts to single precision and back with nothing but a norm between, and the norms'.
+
+    Args:
+        kernels: the device's kernels.
+        casts: the casts to half precision among the operations.
+    """
+    ops = kernels.gpu.ops
+    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    letters = np.full(len(order), ord("."), np.uint8)
+    norm = kernels.in_category("normalisation") | ops.matches("name", _NORM)
+    for letter, which in (
+        ("N", norm),
+        ("W", ops.matches("name", _WIDENS)),
+        ("H", casts & ~ops.matches("name", _WIDENS)),
+    ):
+        letters[which[order]] = ord(letter)
+    spans = [match.span() for match in _BETWEEN_CASTS.finditer(letters.tobytes())]
+    begin, end = np.array(spans, np.int64).reshape(-1, 2).T
+    inside = np.zeros(len(order) + 1, np.int64)
+    np.add.at(inside, begin, 1)
+    np.add.at(inside, end, -1)
+    found = order[np.cumsum(inside[:-1]) > 0]
+    return found[~norm[found]], found[norm[found]]
 
 
 LEVER = Lever(
@@ -93,7 +150,8 @@ LEVER = Lever(
     ),
     prediction=(
         "three quarters of the casts and half of the copies go; the range goes from a quarter of "
-        "the casts to all of both"
+        "the casts to all of both. Where casts to single precision and back have only a norm "
+        "between, both go, and the norm takes half precision"
     ),
     reference="PyTorch: automatic mixed precision; tensor views",
     find=find,
