@@ -159,7 +159,10 @@ def contradictions(finding: Finding, step: float) -> list[str]:
     return found
 
 
-FURTHER = re.compile(r"\bone (replayed )?CUDA graph\b|\bbf16\b", re.IGNORECASE)
+FURTHER = re.compile(
+    r"\bone (replayed )?CUDA graph\b|\bbf16\b|\b(block of autocast|the autocast block)\b",
+    re.IGNORECASE,
+)
 """What the repair of a pair says where it is the further one (``Finding.further``)."""
 
 LIBRARY = re.compile(r"\b(torch\.nn\.functional|fn|F|nn)\.\w|\blibrary\b|\bformula\b")
