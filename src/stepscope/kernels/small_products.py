@@ -28,6 +28,7 @@ _LARGEST_GRID: Final = 65_535
 _BROADCAST: Final = 0.5
 """Share of what streaming kernels achieve that those achieve whose operands are broadcast."""
 _SMALLEST_TILE: Final = re.compile(r"tilesize32x32x")
+_BY_VECTOR: Final = re.compile(r"\bgemv")
 _WITHOUT_SHAPES: Final = 0.1
 """What is left of a GEMM of so many matrices that each is one block, where no shapes tell their
 size: of 3 by 3 a tenth (H100; one program). At most all of it: of 16 by 16 nothing is gained."""
@@ -59,8 +60,8 @@ class SmallProducts:
 def small_products(kernels: Kernels) -> SmallProducts:
     """Such GEMMs, and what they take instead.
 
-    Without shapes those in single precision whose batch is larger than a grid, and whose matrices
-    are one block each of the smallest tile.
+    Without shapes those whose batch is larger than a grid, and whose matrices are one block each of
+    the smallest tile, in single precision, or are multiplied by a vector.
 
     Args:
         kernels: the device's kernels.
@@ -68,8 +69,10 @@ def small_products(kernels: Kernels) -> SmallProducts:
     grid = kernels.grid
     old = kernels.duration_ns.astype(np.float64)
     found = kernels.in_category("matmul") & (grid["grid_x"] == 1) & (grid["grid_y"] == 1)
-    found &= (grid["grid_z"] == _LARGEST_GRID) & (kernels.math == MATH_NAMES.index("fp32"))
-    found &= kernels.gpu.ops.matches("name", _SMALLEST_TILE)
+    found &= grid["grid_z"] == _LARGEST_GRID
+    tile = kernels.gpu.ops.matches("name", _SMALLEST_TILE)
+    tile &= kernels.math == MATH_NAMES.index("fp32")
+    found &= tile | kernels.gpu.ops.matches("name", _BY_VECTOR)
     new, most = np.where(found, old * _WITHOUT_SHAPES, 0.0), np.where(found, old, 0.0)
     table, operator = kernels.attribution.operators, kernels.attribution.operator
     rows = np.flatnonzero(kernels.in_category("matmul") & (operator >= 0))
