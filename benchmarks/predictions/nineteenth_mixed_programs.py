@@ -20,7 +20,7 @@ from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 375 pairs"
+WRITTEN_AFTER = "version 0.1 with 375 pairs, opened"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 SHORT = torch.bfloat16
