@@ -7,12 +7,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from tests.support.build import Build
+from tests.support.build import AUTOGRAD, MAIN, Build
 from tests.support.ranks import ALL_REDUCE
 
 from stepscope.api import Job
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.uncovered import uncovered_communication
+from stepscope.kernels.accumulation import behind_backward_ns
 from stepscope.trace.store import read_meta, write_meta
 
 STEPS = 10
@@ -40,6 +41,7 @@ def job_of(
     transfer: float = 200.0,
     buckets: int = 1,
     name: str = ALL_REDUCE,
+    gradients: int = 0,
 ) -> Job:
     """A data-parallel job: load, launch, compute, all-reduce, optimizer; the host then waits.
 
@@ -54,6 +56,7 @@ def job_of(
         transfer: how long data moves once the last rank has joined, a bucket.
         buckets: all-reduces a step. All but the last run beside the compute.
         name: the kernel of the last of them.
+        gradients: how many of the eight kernels, the first ones, a backward pass launches.
     """
     everyone = range(of if of is not None else len(ranks))
     builds = {rank: Build() for rank in ranks}
@@ -78,7 +81,8 @@ def job_of(
 
             for k in range(KERNELS):
                 build.kernel(at + k * length, at + (k + 1) * length - 1, call=launch(call),
-                             grid_x=round(grid(rank, step)), name=f"gemm{k % 2}")  # fmt: skip
+                             grid_x=round(grid(rank, step)), name=f"gemm{k % 2}",
+                             thread=AUTOGRAD if k < gradients else MAIN)  # fmt: skip
                 call += 3
             for bucket in range(1, buckets):
                 place = bucket / buckets
@@ -178,6 +182,34 @@ def test_more_work_is_an_imbalance(tmp_path: Path) -> None:
     assert "data is uneven" not in finding.message
     # eight kernels of 112 blocks and the optimizer of 64, against eight of 64 and the same
     assert "1.67 times the threads" in finding.message
+    agrees(job, diagnosis)
+
+
+@pytest.mark.parametrize(("gradients", "shared_out"), [(1, True), (4, False)])
+def test_more_work_behind_the_backward_pass_is_dealt_out(
+    tmp_path: Path, gradients: int, shared_out: bool
+) -> None:
+    """What one rank has less of an update, others have more; half of a surplus is no update's."""
+    job = job_of(
+        tmp_path,
+        range(4),
+        work=lambda r, i: 14_000 if r == 1 else 8_000,
+        grid=lambda r, i: 112 if r == 1 else 64,
+        gradients=gradients,
+    )
+    diagnosis = job.diagnose()
+    finding = only(diagnosis)
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [1])
+    assert ("its share of the update is larger" in finding.message) == shared_out
+    gone = 6 * 3 / 4 if shared_out else 6
+    assert finding.time_ns_per_step == pytest.approx(gone * MS, rel=0.01)
+    step_ns = finding.value("step_ns") or 0
+    assert finding.predicted_step_ns == pytest.approx(step_ns - gone * MS, rel=0.01)
+    kernels = [case.explanation.kernels for case in job.explained.cases]
+    behind = [behind_backward_ns(each) / MS for each in kernels]
+    left = (KERNELS - gradients) / KERNELS
+    expected = [left * (14 if rank == 1 else 8) + OPTIMIZER / 1000 for rank in range(4)]
+    assert behind == pytest.approx(expected, rel=0.01)
     agrees(job, diagnosis)
 
 
