@@ -28,6 +28,8 @@ _NORM: Final = re.compile(
     r"|ComputeBackwardFusedParams"
 )
 _BETWEEN_CASTS: Final = re.compile(rb"WN{1,6}H")
+_MANY: Final = 0.5
+"""What these and their norms take at least, as a share of all casts, where a program makes them."""
 _IN_HALF: Final = 0.55
 """What a norm takes of operands in half precision over what it takes of those in single: it moves
 half of the bytes, and sums in single precision either way."""
@@ -132,6 +134,9 @@ def _normed_in_single(kernels: Kernels, casts: BoolArray) -> tuple[IntArray, Int
     np.add.at(inside, begin, 1)
     np.add.at(inside, end, -1)
     found = order[np.cumsum(inside[:-1]) > 0]
+    spent = kernels.duration_ns
+    if spent[found].sum() < _MANY * spent[casts].sum():  # as autocast makes here and there
+        found = found[:0]
     return found[~norm[found]], found[norm[found]]
 
 
