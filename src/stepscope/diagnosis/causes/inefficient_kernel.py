@@ -82,8 +82,8 @@ CAUSE = Cause(
     title="Inefficient kernel",
     definition=(
         "One kernel takes a noticeable part of the step and reaches a small part of what its work "
-        "allows: a GEMM whose shape gives a far shorter time at the device's peaks, or a "
-        "long kernel with fewer blocks than SMs, GEMMs over large batches of tiny matrices, or the "
+        "allows: a GEMM whose shape gives a far shorter time at the device's peaks, a long "
+        "kernel with fewer blocks than SMs, GEMMs over large batches of tiny matrices, or the "
         "gradient of indexing whose rows are indexed again and again."
     ),
     differential=(
