@@ -398,6 +398,13 @@ def test_exposed_communication_that_nothing_names_is_not_healthy(tmp_path: Path)
     # 2 ms of 100 us loading, 40 us launch, 8 ms, 2 ms, 5 us, 0.4 ms and 20 us
     assert uncovered.share == pytest.approx(2_000 / 10_565, rel=0.02)
     assert uncovered_communication(cases, ["input_starvation"]) is not None
+    assert "stepscope comm" in uncovered.advice  # all ranks are there
+    (tmp_path / "one").mkdir()
+    alone = uncovered_communication(
+        job_of(tmp_path / "one", [0], of=2, transfer=2_000).explained.cases, []
+    )
+    assert alone is not None
+    assert "captures of all ranks" in alone.advice
     assert uncovered_communication(cases, ["exposed_communication"]) is None
 
 

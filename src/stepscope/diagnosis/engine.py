@@ -256,9 +256,7 @@ def _uncovered(cases: list[Case], compute: Compute) -> list[Finding]:
             ranks=[uncovered.rank],
             where=Location(),
             message=summary[0].upper() + summary[1:],
-            recommendations=[
-                "give the captures of all ranks of the job together, taken at the same time"
-            ],
+            recommendations=[uncovered.advice],
             next_capture=None,
             root_cause=None,
             replay_error=None,

@@ -28,6 +28,13 @@ SHARE_SQL: Final = (
     "FROM step WHERE steady GROUP BY rank, process_id, device)"
 )
 
+_ALL_RANKS: Final = "give the captures of all ranks of the job together, taken at the same time"
+_SLOWED: Final = (
+    "record with less that slows hosts (stepscope run --steps N, no stacks, shapes or samples), "
+    "each rank bound to cores of its own; where unrecorded steps are paced by hosts, too, launch "
+    "less: CUDA graphs, torch.compile, a fused optimizer"
+)
+
 
 @dataclass(frozen=True)
 class Uncovered:
@@ -37,12 +44,14 @@ class Uncovered:
         rank: rank of the device.
         share: its part of the steady steps.
         message: why nothing is named, a sentence; a template for ``figures``.
+        advice: what would tell.
         figures: the evidence.
     """
 
     rank: int
     share: float
     message: str
+    advice: str
     figures: list[Figure]
 
 
@@ -74,14 +83,22 @@ def uncovered_communication(cases: Sequence[Case], found: Iterable[str]) -> Unco
             "the capture of one rank cannot tell moving data from waiting for a late rank; give "
             "the captures of all ranks together"
         )
+        advice = _ALL_RANKS
     elif not c.matched.complete:
         message += "ranks are missing that the others may have waited for"
+        advice = _ALL_RANKS
     elif late is not None and late.common:
         message += "all ranks suffer alike from what makes one of them late"
+        advice = "diagnose one rank's capture alone: it names what all of them suffer from"
     elif any(pace.recording_ns for pace in c.paces):
         message += "recording slows the hosts, and not all of them alike, which may be all of it"
+        advice = _SLOWED
     else:
         message += "neither a late rank nor a transfer that other work waited for explains it"
+        advice = (
+            "see which rank joins last at which collective (stepscope comm CAPTURES), and what it "
+            "did before (stepscope ui)"
+        )
     return Uncovered(
-        worst.rank, share(worst), message, [Figure("uncovered_share", "share", SHARE_SQL)]
+        worst.rank, share(worst), message, advice, [Figure("uncovered_share", "share", SHARE_SQL)]
     )
