@@ -136,13 +136,13 @@ class Ranked:
         is being recorded, the gain of the program that is not recorded counts. Of a cause that
         names no repair a part counts.
         """
-        gain = self.gain_ns
+        gain, time = self.gain_ns, self.detection.time_ns
         if self.predicted.unrecorded is not None:
-            before, after = self.predicted.unrecorded
-            gain = max(gain, before - after)
+            own = self.own_gain_ns
+            # what it gains beyond its own time is time of other causes, with what recording costs
+            gain = own if gain > _MORE * time else max(gain, own)
         if self.cause.names_no_repair:
             gain *= _NO_REPAIR
-        time = self.detection.time_ns
         return gain * (1 - min(self.detection.overhead_ns / time, 1.0)) if time else 0.0
 
 
