@@ -65,6 +65,14 @@ def test_overlap_per_window(rows: list[tuple[int, int]], windows: list[tuple[int
     assert got.tolist() == want
 
 
+@given(st.lists(st.tuples(st.integers(0, 20), st.integers(0, 10)), max_size=10))
+def test_inside_any(rows: list[tuple[int, int]]) -> None:
+    spans = [(a, a + n) for a, n in rows]
+    found = iv.inside_any(*arrays(spans), 30)
+    assert set(np.flatnonzero(found).tolist()) == points(spans)
+    assert len(found) == 30
+
+
 def test_hand_computed() -> None:
     start, end = iv.union(np.array([0, 5, 3, 20, 25]), np.array([4, 9, 6, 25, 30]))
     assert start.tolist() == [0, 20]

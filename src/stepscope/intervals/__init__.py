@@ -3,6 +3,7 @@
 from stepscope.intervals.algebra import (
     complement,
     coverage,
+    inside_any,
     intersect,
     overlap_per_window,
     subtract,
@@ -14,6 +15,7 @@ from stepscope.intervals.nesting import nest, stab_innermost
 __all__ = [
     "complement",
     "coverage",
+    "inside_any",
     "intersect",
     "nest",
     "overlap_per_window",

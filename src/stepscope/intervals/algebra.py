@@ -90,6 +90,21 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
     return intersect(a, complement(b, begin, end))
 
 
+def inside_any(begin: Ints, end: Ints, count: int) -> npt.NDArray[np.bool_]:
+    """Which of so many places lie in a span; spans begin and end at places, and may overlap.
+
+    Args:
+        begin: first place of each.
+        end: the place behind its last one, at most ``count``.
+        count: how many places there are.
+    """
+    change = np.zeros(count + 1, np.int64)
+    np.add.at(change, begin, 1)
+    np.add.at(change, end, -1)
+    found: npt.NDArray[np.bool_] = np.cumsum(change[:-1]) > 0
+    return found
+
+
 def coverage(intervals: Intervals, at: Ints) -> Ints:
     """Length that a disjoint set covers before each of the times ``at``, ns.
 

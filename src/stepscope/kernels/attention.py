@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.intervals import inside_any
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, MATH_NAMES, PHASES, Kernels, Repair
 from stepscope.kernels.written_out import HALF_CASTS, LARGEST, letters_of
@@ -193,7 +194,6 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     before, after = before[ok], after[ok]
     if len(at) < kernels.n_steady:
         return None
-    chain = np.zeros(len(order) + 1, np.int64)
     first, last = before.copy(), after.copy()
     # the gradient has two GEMMs on either side
     second_before = heavy[np.maximum(place - 2, 0)]
@@ -206,9 +206,7 @@ def unfused_attention(kernels: Kernels) -> UnfusedAttention | None:
     pair &= second_after - after <= BETWEEN
     last[pair] = second_after[pair]
     first = _with_layout_copies(kernels, order, first)
-    np.add.at(chain, first, 1)
-    np.add.at(chain, last + 1, -1)
-    inside = np.cumsum(chain[:-1]) > 0
+    inside = inside_any(first, last + 1, len(order))
     found = _repair(kernels, np.sort(order[inside]), len(at), written)
     return found if found.repair.saved_ns > 0 else None
 
@@ -254,10 +252,7 @@ def _written_softmaxes(kernels: Kernels, order: IntArray) -> _Written:
     if abs(len(found[1]) - len(found[0])) > _AS_MANY * len(found[0]):
         found[1] = []
     spans = np.array([*found[0], *found[1]], np.int64).reshape(-1, 2)
-    begun = np.zeros(len(order) + 1, np.int64)
-    np.add.at(begun, spans[:, 0], 1)
-    np.add.at(begun, spans[:, 1], -1)
-    inside = np.cumsum(begun[:-1]) > 0
+    inside = inside_any(spans[:, 0], spans[:, 1], len(order))
     back = np.arange(len(spans)) >= len(found[0])
     return _Written((spans[:, 0] + spans[:, 1]) // 2, back, inside, order[inside])
 
@@ -320,9 +315,7 @@ def _is_widened(kernels: Kernels, rows: IntArray) -> bool:
     That is what ``scaled_dot_product_attention`` does where it has no fused kernel for them; those
     that take other operands leave these in half precision.
     """
-    operation = [kernel.operation in HALF_CASTS for kernel in kernels.classes]
-    names = kernels.gpu.ops["name"][rows]
-    casts = np.array([*operation, False])[names]
+    casts = kernels.of_operation(*HALF_CASTS)[rows]
     return bool(casts.any() and kernels.gpu.ops.matches("name", _ALL_MASKED)[rows].any())
 
 
@@ -484,8 +477,9 @@ def _with_layout_copies(kernels: Kernels, order: IntArray, first: IntArray) -> I
     ops = kernels.gpu.ops
     widened = bool(ops.matches("name", _ALL_MASKED)[order].any())
     wanted = ("direct_copy", "Mul", "mul") if widened else ("direct_copy",)
-    operation = np.array([c.operation in wanted for c in kernels.classes] + [False])
-    lays_out = operation[ops["name"][order]] & kernels.in_category("copy", "elementwise")[order]
+    lays_out = (
+        kernels.of_operation(*wanted)[order] & kernels.in_category("copy", "elementwise")[order]
+    )
     cleared = ops.equals("kind", "memset")[order]
     begin = first
     for _ in range(_WIDENED_COPIES if widened else _LAYOUT_COPIES):

@@ -9,8 +9,8 @@ import numpy as np
 
 from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
-from stepscope.kernels.repeated_rows import repeated_rows
-from stepscope.kernels.small_products import small_products
+from stepscope.kernels.repeated_rows import RepeatedRows, repeated_rows
+from stepscope.kernels.small_products import SmallProducts, small_products
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
 
@@ -74,12 +74,16 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     # a grid that has twice the blocks is assumed to be no faster than half the launch
     grid_ns = np.where(blocks > 0, duration * blocks // max(sms, 1), 0)
     best = np.where(by_shape, ceiling / REACHABLE, np.where(by_grid, 2 * grid_ns, duration))
-    products, indexed = small_products(kernels), repeated_rows(kernels)
+    slow: dict[Reason, SmallProducts | RepeatedRows] = {
+        "small": small_products(kernels),
+        "rows": repeated_rows(kernels),
+    }
     reason = np.where(by_shape, 0, 1)
     by_name = np.zeros(len(reason), bool)
-    for kind, other in ((2, products), (3, indexed)):
+    for name, other in slow.items():
         of_kind = other.found & long_ & (other.new_ns < FAR_BELOW / REACHABLE * duration)
-        best, reason = np.where(of_kind, other.new_ns, best), np.where(of_kind, kind, reason)
+        best = np.where(of_kind, other.new_ns, best)
+        reason = np.where(of_kind, _REASONS.index(name), reason)
         by_name |= of_kind
     new = np.minimum(best.astype(np.int64), duration)
     rows = np.flatnonzero((by_shape | by_grid | by_name) & (new < duration))
@@ -95,9 +99,8 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     kind = _REASONS[reason[rows[0]]]
     ideal = int((grid_ns if kind == "grid" else ceiling)[rows].sum())
     bounds = ideal, (spent + after) // 2
-    if kind in ("small", "rows"):
-        other = products if kind == "small" else indexed
-        bounds = int(other.least_ns[rows].sum()), int(other.most_ns[rows].sum())
+    if kind in slow:
+        bounds = int(slow[kind].least_ns[rows].sum()), int(slow[kind].most_ns[rows].sum())
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.gpu.ops.texts["name"][code],

@@ -112,8 +112,7 @@ def _spelled_out(kernels: Kernels, rows: IntArray, run: IntArray) -> BoolArray:
     A loss of the library begins and ends with a value a row and fills its gradient with zeros.
     """
     own = ~kernels.in_category(*_LAYERS)[rows]
-    zeros = np.array([c.operation == "Fill" for c in kernels.classes] + [False])
-    own &= ~zeros[kernels.gpu.ops["name"][rows]]
+    own &= ~kernels.of_operation("Fill")[rows]
     old = kernels.duration_ns[rows]
     longest = np.zeros(int(run[-1]) + 1, np.int64)
     tells = own & ~kernels.gpu.ops.matches("name", SCAN)[rows]

@@ -229,6 +229,12 @@ class Kernels:
         """Mask of the kernels of some categories."""
         return among(self.category, [CATEGORY_NAMES.index(f) for f in categories])
 
+    def of_operation(self, *operations: str) -> BoolArray:
+        """Mask of the kernels that compute one of some operations."""
+        of_name = np.array([c.operation in operations for c in self.classes] + [False])
+        found: BoolArray = of_name[self.gpu.ops["name"]]
+        return found
+
     @cached_property
     def math(self) -> IntArray:
         """Index into ``MATH_NAMES``; -1 where it does not apply or is not known."""
@@ -415,9 +421,8 @@ class Kernels:
         found = np.zeros(len(self.gpu.ops), bool)
         if not len(begin):
             return found
-        telling = np.array([c.operation in ("addcdiv", "addcmul", "lerp_scalar", "lerp_tensor")
-                            for c in self.classes] + [False])  # fmt: skip
-        facts = np.concatenate(([0], np.cumsum(telling[self.gpu.ops["name"]][order])))
+        telling = self.of_operation("addcdiv", "addcmul", "lerp_scalar", "lerp_tensor")
+        facts = np.concatenate(([0], np.cumsum(telling[order])))
         long_ = end - begin >= UPDATE_RUN
         updates = long_ & (facts[end] - facts[begin] >= UPDATE_RUN // 8)
         if not updates.any():

@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.intervals import inside_any
 from stepscope.kernels.kernels import CATEGORY_NAMES, PHASES, Kernels
 from stepscope.trace.frame import IntArray
 
@@ -43,8 +44,5 @@ def nan_checks(kernels: Kernels) -> IntArray:
     if not len(at) or backward.mean() < _MOSTLY:
         return np.zeros(0, np.int64)
     # and what is cleared between
-    inside = np.zeros(len(order) + 1, np.int64)
-    np.add.at(inside, seen[at - 2], 1)
-    np.add.at(inside, seen[at] + 1, -1)
-    found: IntArray = np.sort(order[np.cumsum(inside[:-1]) > 0])
+    found: IntArray = np.sort(order[inside_any(seen[at - 2], seen[at] + 1, len(order))])
     return found

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.activity import names as words
+from stepscope.intervals import inside_any
 from stepscope.intervals.distinct import among, distinct_rows
 from stepscope.kernels.attribution import ENGINE
 from stepscope.kernels.kernels import Kernels
@@ -184,10 +185,7 @@ def _by_kernels(kernels: Kernels) -> BoolArray:
     )
     begins = np.flatnonzero(backward)
     begins = begins[among(run[begins], run[forward])]
-    covers = np.zeros(len(kernel) + 1, np.int64)
-    np.add.at(covers, begins, 1)
-    np.add.at(covers, begins + RUN, -1)
-    repeats = np.cumsum(covers[:-1]) > 0
+    repeats = inside_any(begins, begins + RUN, len(kernel))
     gradient = kernels.in_phase("backward")[kernel] & ~repeats
     alone = ~among(number, number[gradient])
     heavy, light = (kernels.in_category(*names)[kernel] for names in (HEAVY, TELLING))

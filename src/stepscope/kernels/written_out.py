@@ -272,20 +272,18 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     calls = _over_the_batch(kernels, rows, np.frombuffer(text, np.uint8), calls)
     if not len(calls.first):
         return None
-    # the place of each kernel of a call, and the number of the call
-    length = calls.last - calls.first
-    call = np.repeat(np.arange(len(length)), length)
-    place = np.repeat(calls.first - np.cumsum(length) + length, length) + np.arange(length.sum())
+    place, call = _places(calls.first, calls.last)
     half, beside, of_beside = _in_half(kernels, rows, calls)
     place, call = np.append(place, beside), np.append(call, of_beside)
     of_call = rows[place]
     spent = kernels.duration_ns[of_call]
-    total = np.bincount(call, spent, len(length))
+    total = np.bincount(call, spent, len(calls.first))
     function, back = calls.function, calls.back
     letters = np.frombuffer(text, np.uint8)
     ahead_ns, back_ns = _library_ns(kernels, of_call, letters[place], call, calls)
-    back_ns *= np.where(half, 0.5, 1.0)
-    takes = np.where(back, back_ns, np.where(half, 0.5, 1.0) * ahead_ns)
+    part = np.where(half, 0.5, 1.0)
+    back_ns *= part
+    takes = np.where(back, back_ns, part * ahead_ns)
     new = np.zeros(len(of_call), np.int64)
     longest = np.flatnonzero(longest_of_runs(spent, call, np.ones(len(call), bool)))
     new[longest] = np.rint(takes[call[longest]]).astype(np.int64)
@@ -437,17 +435,12 @@ def _over_the_batch(kernels: Kernels, rows: IntArray, letters: AnyArray, calls: 
     norms = np.flatnonzero((calls.function == names.index(_NORM)) & ~calls.back)
     if not len(norms):
         return calls
-    length = calls.last[norms] - calls.first[norms]
-    call = np.repeat(np.arange(len(norms)), length)
-    place = np.arange(len(call)) + np.repeat(
-        calls.first[norms] - np.cumsum(length) + length, length
-    )
+    place, call = _places(calls.first[norms], calls.last[norms])
     sums, roots = (
         _first_of(call, letters[place] == ord(letter), len(norms)) for letter in ("r", "q")
     )
     of_call = rows[place]
-    across = np.array([_ACROSS.search(name) is not None for name in kernels.gpu.ops.texts["name"]]
-                      + [False])[kernels.gpu.ops["name"][of_call[sums]]]  # fmt: skip
+    across = kernels.gpu.ops.matches("name", _ACROSS)[of_call[sums]]
     means = launched_elements(kernels, of_call[roots]).astype(np.float64)
     elements = np.zeros(len(norms))
     np.maximum.at(elements, call, launched_elements(kernels, of_call).astype(np.float64))
@@ -455,6 +448,13 @@ def _over_the_batch(kernels: Kernels, rows: IntArray, letters: AnyArray, calls: 
     function = calls.function.copy()
     function[norms[found]] = names.index(_BATCH_NORM)
     return _Calls(calls.first, calls.last, function, calls.back)
+
+
+def _places(first: IntArray, last: IntArray) -> tuple[IntArray, IntArray]:
+    """The place of each kernel of some calls, and the number of the call."""
+    length = last - first
+    call = np.repeat(np.arange(len(length)), length)
+    return np.repeat(first - np.cumsum(length) + length, length) + np.arange(len(call)), call
 
 
 def _in_half(
@@ -469,8 +469,7 @@ def _in_half(
         Whether a call is one; places of casts beside them, and the call of each.
     """
     copies = kernels.in_category("copy")[rows] & (rows >= 0)
-    to_half = np.array([*(kernel.operation in HALF_CASTS for kernel in kernels.classes), False])
-    casts = to_half[kernels.gpu.ops["name"][rows]] & copies
+    casts = kernels.of_operation(*HALF_CASTS)[rows] & copies
     activation = np.array([not f.single for f in FUNCTIONS])[calls.function]
     numbers = np.arange(len(calls.first))
     # to single precision in the call: behind a norm in it there is nothing to cast

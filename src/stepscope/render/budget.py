@@ -45,8 +45,12 @@ def headline(diagnosis: Diagnosis) -> str:
     step, findings = diagnosis.trace.step, diagnosis.findings
     if findings and findings[0].cause == "insufficient_data":
         return clean(findings[0].message, MAX_SENTENCE) + "."
-    answer = _costs(diagnosis, findings[0]) if findings else _without_findings(diagnosis)
-    answer += _largest_lever(diagnosis)
+    lever = _largest_lever(diagnosis)
+    answer = (
+        _costs(diagnosis, findings[0])
+        if findings
+        else _without_findings(diagnosis, healthy=not lever)
+    ) + lever
     holds = "holds" if diagnosis.trace.steps == 1 else "hold"
     found = f"The {_counted(diagnosis)} found {holds} only"
     if step.coverage_gpu < _STANDS_FOR_ALL:
@@ -133,8 +137,13 @@ def and_more(finding: Finding) -> str:
     return f", {'at least ' if finding.at_least else ''}{milliseconds(gain)} less"
 
 
-def _without_findings(diagnosis: Diagnosis) -> str:
-    """That all is well, or what is large without being a cause."""
+def _without_findings(diagnosis: Diagnosis, *, healthy: bool) -> str:
+    """That all is well, or what is large without being a cause.
+
+    Args:
+        diagnosis: the diagnosis.
+        healthy: whether the kernels are left nothing large to gain.
+    """
     from stepscope.render.text import milliseconds, percent
 
     gpu = reference_gpu(diagnosis)
@@ -164,7 +173,7 @@ def _without_findings(diagnosis: Diagnosis) -> str:
     covered = min(diagnosis.trace.step.coverage_gpu, diagnosis.trace.step.coverage_time)
     if covered < _STANDS_FOR_ALL:
         return f"T{busy}kernels is worth fixing there."
-    if _largest_lever(diagnosis):
+    if not healthy:
         return f"T{busy}kernels is worth fixing."
     return f"Healthy: t{busy}kernels is worth fixing."
 

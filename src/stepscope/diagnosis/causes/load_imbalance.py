@@ -49,7 +49,7 @@ def detect(case: Case) -> Detection | None:
     experts, tables = use == "expert_parallel", use == "embedding_parallel"
     figures = [*late_figures(), surplus_figure("compute")]
     # tokens that one expert does not get, lookups and samples that one rank does not, others do
-    dealt = not (experts or tables or late.in_turn or late.varies) and _in_updates(case, c, late)
+    dealt = not (experts or tables or late.in_turn or late.varies) and _in_updates(c, late)
     uneven = late.uneven_data or dealt or ((experts or tables) and not late.in_turn)
     time, time_sql, chance = late.imposed_ns, None, late.chance
     if uneven:
@@ -165,7 +165,7 @@ def detect(case: Case) -> Detection | None:
     )
 
 
-def _in_updates(case: Case, c: Collectives, late: Lateness) -> bool:
+def _in_updates(c: Collectives, late: Lateness) -> bool:
     """Whether late devices have more to do behind the backward pass, with as many kernels.
 
     There parameters are updated that are dealt out to the ranks: what one has less of, another has
@@ -173,11 +173,11 @@ def _in_updates(case: Case, c: Collectives, late: Lateness) -> bool:
     """
     if not late.same_kernels:
         return False
-    update = np.array([behind_backward_ns(each.explanation.kernels) for each in case.job.cases])
+    update = np.array([behind_backward_ns(each.kernels) for each in c.explained])
     compute = c.parts.compute.mean(axis=0)
     mine = np.zeros(len(update), bool)
     mine[late.devices] = True
-    if len(update) != len(compute) or mine.all():
+    if mine.all():
         return False
     more, of_all = (float(ns[mine].mean() - np.median(ns[~mine])) for ns in (update, compute))
     return more >= _MOSTLY * of_all > 0

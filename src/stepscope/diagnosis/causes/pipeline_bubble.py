@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -78,10 +77,10 @@ def detect(case: Case) -> Detection | None:
         "{stages} pipeline stages wait for each other inside sends and receives, "
         "{mean_bubble_ns} per step in the mean; "
     )
+    time_sql = None if slow is None else _FILL_SQL
     apart = _apart_ns(c, stages, fill)
     if apart is not None:
-        found = _one_by_one(c, message, fill, apart)
-        return found if slow is None else replace(found, time_sql=_FILL_SQL)
+        return _one_by_one(c, message, fill, apart, time_sql)
     halved = step - fill / 2
     host = 2 * _host_ns(c)
     limited = host > halved
@@ -123,7 +122,7 @@ def detect(case: Case) -> Detection | None:
         # what launching less makes of the hosts, the capture does not say
         at_least=longer,
         next_capture=_next(c),
-        time_sql=None if slow is None else _FILL_SQL,
+        time_sql=time_sql,
     )
 
 
@@ -148,8 +147,11 @@ def _apart_ns(c: Collectives, stages: list[list[int]], fill_ns: float) -> float 
     return apart if _FEWER * apart <= fill_ns else None
 
 
-def _one_by_one(c: Collectives, message: str, fill: float, apart: float) -> Detection:
+def _one_by_one(
+    c: Collectives, message: str, fill: float, apart: float, time_sql: str | None
+) -> Detection:
     """Micro-batches of which each is done before the next one is begun."""
+    step = float(c.step_ns)
     return Detection(
         time_ns=fill,
         direct_ns=(fill - apart) / 2,
@@ -167,9 +169,10 @@ def _one_by_one(c: Collectives, message: str, fill: float, apart: float) -> Dete
             "stages, zero-bubble, or DualPipe",
         ],
         figures=[*_FIGURES, Figure("micro_batches_sent", "count", _SENT_SQL)],
-        floor_ns=max(float(c.step_ns) - (fill - apart), min(_host_ns(c), float(c.step_ns))),
-        least_floor_ns=max(float(c.step_ns) - fill, 0.0),
+        floor_ns=max(step - (fill - apart), min(_host_ns(c), step)),
+        least_floor_ns=max(step - fill, 0.0),
         next_capture=_next(c),
+        time_sql=time_sql,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, of_lever
+from stepscope.intervals import inside_any
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Kernels, changed
 from stepscope.trace.frame import BoolArray, IntArray
@@ -59,9 +60,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     if not len(rows):
         return None
     around, norms = _normed_in_single(kernels, casts)
-    rows, taking = rows[~among(rows, around.tolist())], np.concatenate((around, norms))
-    of_norms = kernels.duration_ns[taking].astype(np.float64)
-    of_norms[: len(around)] = 0.0
+    rows = rows[~among(rows, around.tolist())]
+    of_norms = kernels.duration_ns[norms].astype(np.float64)
     old = kernels.duration_ns[rows]
     is_cast = casts[rows]
     spent = float(old[is_cast].sum()), float(old[~is_cast].sum())
@@ -72,8 +72,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         by_length = np.flatnonzero(kind)[np.argsort(old[kind], kind="stable")]
         staying = by_length[of // 2 :: of]
         new[staying] = old[staying]
-    new = np.append(new, np.rint(_IN_HALF * of_norms).astype(np.int64))
-    rows = np.append(rows, taking)
+    in_half = np.rint(_IN_HALF * of_norms).astype(np.int64)
+    new = np.concatenate((new, np.zeros(len(around), np.int64), in_half))
+    rows = np.concatenate((rows, around, norms))
     old = kernels.duration_ns[rows]
     least, most = least + 0.5 * float(of_norms.sum()), most + float(of_norms.sum())
     cast_sql = (
@@ -122,18 +123,12 @@ def _normed_in_single(kernels: Kernels, casts: BoolArray) -> tuple[IntArray, Int
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
     letters = np.full(len(order), ord("."), np.uint8)
     norm = kernels.in_category("normalisation") | ops.matches("name", _NORM)
-    for letter, which in (
-        ("N", norm),
-        ("W", ops.matches("name", _WIDENS)),
-        ("H", casts & ~ops.matches("name", _WIDENS)),
-    ):
+    widens = ops.matches("name", _WIDENS)
+    for letter, which in (("N", norm), ("W", widens), ("H", casts & ~widens)):
         letters[which[order]] = ord(letter)
     spans = [match.span() for match in _BETWEEN_CASTS.finditer(letters.tobytes())]
     begin, end = np.array(spans, np.int64).reshape(-1, 2).T
-    inside = np.zeros(len(order) + 1, np.int64)
-    np.add.at(inside, begin, 1)
-    np.add.at(inside, end, -1)
-    found = order[np.cumsum(inside[:-1]) > 0]
+    found = order[inside_any(begin, end, len(order))]
     spent = kernels.duration_ns
     if spent[found].sum() < _MANY * spent[casts].sum():  # as autocast makes here and there
         found = found[:0]
