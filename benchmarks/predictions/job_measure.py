@@ -38,6 +38,7 @@ MODULES = (
     *("job_programs", "sixth_job_programs", "eighth_job_programs", "ninth_job_programs"),
     *("tenth_job_programs", "eleventh_job_programs"),
     *("twelfth_job_programs", "fourteenth_job_programs", "nineteenth_job_programs"),
+    "twentieth_job_programs",
 )
 
 

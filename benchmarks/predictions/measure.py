@@ -60,6 +60,7 @@ SETS = (
     *("seventeenth_kernels", "seventeenth_mixed"),
     *("eighteenth_everyday", "eighteenth_mixed"),
     *("nineteenth_everyday", "nineteenth_mixed"),
+    *("twentieth_everyday", "twentieth_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
