@@ -27,12 +27,13 @@ from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.diagnosis.verify import verify
 from stepscope.kernels.ceilings import peaks_of
-from stepscope.kernels.precision import ACHIEVED, START_NS, TF32_ACHIEVED
 from stepscope.render import budget
 from stepscope.render.brief import brief
 from stepscope.render.levers import headline, lever_lines
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.render.text import milliseconds
+from stepscope.simulation.settings import precision
+from stepscope.simulation.settings.base import START_NS
 
 FILES = (
     "nsys/gpt1024_healthy.sqlite.xz",
@@ -137,6 +138,45 @@ def test_two_pointwise_kernels_side_by_side_keep_one_tensor_on_the_chip(tmp_path
     assert lever.time_ns_per_step == pytest.approx(6 * 40e3, rel=0.01)
 
 
+def test_casts_of_weights_between_do_not_keep_two_kernels_apart(tmp_path: Path) -> None:
+    """A function, casts of the next layer's bias and weight, and the cast of what it gives."""
+    cast = (
+        "void at::native::vectorized_elementwise_kernel<4, at::native::bfloat16_copy_kernel_cuda("
+        "float), std::array<char*, 2ul> >(int)"
+    )
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(6):
+            for kernel, us, blocks in (
+                *((BF16, 200.0, 1000), (elementwise("gelu"), 40.0, 1000), (cast, 2.0, 1)),
+                *((cast, 9.0, 100), (cast, 40.0, 1000)),
+            ):
+                steps.launch(kernel, us, blocks=blocks)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    lever = named(run(steps, tmp_path), "compile")
+    assert lever.time_ns_per_step == pytest.approx(6 * 40e3, rel=0.01)
+
+
+@pytest.mark.parametrize(("short", "told"), [(4, True), (0, False)])
+def test_compiling_the_model_is_told_beside_a_chain_where_it_gains_more(
+    tmp_path: Path, short: int, told: bool
+) -> None:
+    """The chain is merged as well: the lever's gain is that of both."""
+    chain = [(elementwise(name), 80.0) for name in ("exp", "mul", "sigmoid", "mul", "add")]
+    pair = [(BF16, 100.0), (elementwise("gelu"), 40.0), (elementwise("mul"), 40.0)]
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", [(BF16, 100.0), *chain, *pair * short, (BF16, 100.0)]))
+    found = run(steps, tmp_path)
+    assert [one.cause for one in found.findings] == ["fusion_opportunity"]
+    assert ("compile" in gains(found)) is told
+    if told:
+        finding = found.findings[0].time_ns_per_step
+        both = finding + short * 40e3
+        assert named(found, "compile").time_ns_per_step == pytest.approx(both, rel=0.02)
+
+
 @pytest.mark.parametrize("known", [True, False])
 def test_a_bandwidth_that_nothing_tells_is_no_figure(known: bool, tmp_path: Path) -> None:
     """Two kernels of 40 us in a row, six times: their names tell the bytes, or do not."""
@@ -212,8 +252,8 @@ def test_tf32_has_half_precision_before_it(tmp_path: Path) -> None:
     lever = named(found, "lower_precision")
     peaks = peaks_of("NVIDIA H200")
     assert peaks is not None
-    gain = peaks.half * ACHIEVED["16bit"] / (peaks.tf32 * TF32_ACHIEVED["nn"])
-    expected = 6 * (200e3 * (1 - 1 / gain) - START_NS["16bit"])
+    gain = peaks.half * precision.ACHIEVED["16bit"] / (peaks.tf32 * precision.ACHIEVED["tf32"])
+    expected = 6 * (200e3 - START_NS) * (1 - 1 / gain)  # the norm stays in single precision
     assert lever.time_ns_per_step == pytest.approx(expected, rel=0.01)
     assert "TF32" in lever.message
 
@@ -598,8 +638,8 @@ PAIRS = Path(__file__).parents[1] / "data" / "levers"
         # prediction of the kernels' time may be from what was measured
         ("optimizer", 23.969, 21.393, ("fused_optimizer",), 0.9, 1.1),
         ("vocab", 30.141, 17.276, ("aligned_shapes",), 0.85, 1.1),
-        # what else half precision makes quicker, its bytes, is not counted
-        ("bf16", 30.883, 16.998, ("lower_precision",), 0.7, 1.0),
+        # with what goes through the products' results, and the casts beside the kernels
+        ("bf16", 30.883, 16.998, ("lower_precision",), 0.9, 1.1),
         # transposes, and normalisation by one block a channel; the rest of the step is counted as
         # it is
         ("channels_last", 7.764, 4.622, ("layout_changes",), 0.85, 1.2),
@@ -617,6 +657,7 @@ def test_measured_pairs_are_predicted(
         about = {e.figure: e.value for e in one.evidence}
         if "changed_ns_per_step" in about:
             saved[one.cause] = about["kernels_ns_per_step"] - about["changed_ns_per_step"]
+            saved[one.cause] += min(about.get("beside_kernels_ns_per_step", 0), 0)
     assert named_by[0] in {one.cause for one in diagnosis.levers}
     predicted = sum(saved[name] for name in named_by) / 1e6
     assert low <= predicted / (off_ms - on_ms) <= high

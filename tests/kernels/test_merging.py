@@ -37,7 +37,8 @@ from stepscope.kernels.precision import (
     low_precision,
 )
 from stepscope.kernels.tiles import SLOWEST
-from stepscope.simulation.settings.precision import BATCH_NORM, POINTWISE, in_losses, lengths
+from stepscope.simulation.settings.autocast import in_losses
+from stepscope.simulation.settings.precision import BATCH_NORM, DEPTHWISE, lengths
 
 STEPS = 4
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -314,7 +315,12 @@ def test_the_kernel_that_moves_a_tensor_fastest_tells_what_a_pass_takes(tmp_path
     assert (taken, launched) == (pytest.approx(2 * 50.0, rel=1e-3), 1)
 
 
-@pytest.mark.parametrize(("name", "part"), [(CONCATENATED, 0.25), (STRIDED, 0.35)])
+BLOCK_A_CHANNEL = "void at::native::batch_norm_backward_kernel<float, float, int>(int)"
+
+
+@pytest.mark.parametrize(
+    ("name", "part"), [(CONCATENATED, 0.25), (STRIDED, 0.35), (BLOCK_A_CHANNEL, 0.3)]
+)
 def test_copies_between_layouts_achieve_a_part_of_the_bandwidth(
     tmp_path: Path, name: str, part: float
 ) -> None:
@@ -769,4 +775,4 @@ def test_convolutions_and_batch_normalisation_in_bf16(tmp_path: Path) -> None:
     assert us(forward, "bf16") == [pytest.approx(100 * norm[0])]
     assert us(backward, "bf16") == [pytest.approx(100 * norm[1])]
     assert us(forward, "fp16")[0] < 100  # cuDNN's own, for half of the bytes
-    assert us(depthwise, "bf16") == [pytest.approx(100 * POINTWISE[1])]
+    assert us(depthwise, "bf16") == [pytest.approx(100 * DEPTHWISE[1])]

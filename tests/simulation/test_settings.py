@@ -21,7 +21,7 @@ from stepscope.api.explained import changes_of
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.simulation.engine import replay
 from stepscope.simulation.program import Program
-from stepscope.simulation.settings import precision
+from stepscope.simulation.settings import autocast, precision
 from stepscope.simulation.settings.accumulate import repeated
 from stepscope.simulation.settings.base import Facts, setting_of, settings, steps_of
 from stepscope.simulation.settings.graphs import GRAPH_LAUNCH_NS, graphed
@@ -156,7 +156,7 @@ def test_in_bf16_what_lies_between_products_of_that_type_already_stays(tmp_path:
     _, job = steps.diagnose(tmp_path)
     facts = job.explained.simulation.facts[0]
     new = precision.lengths(facts, "bf16")[facts.kernels.steady]
-    usual = precision.POINTWISE[1]
+    usual = autocast.FUNCTIONS[1]
     half = (1 + usual) / 2
     gelus = new[facts.kernels.in_category("elementwise")[facts.kernels.steady]].reshape(-1, 4)
     assert gelus[0].tolist() == [100_000 * usual, 80_000 * half, 60_000, 40_000 * half]

@@ -47,6 +47,9 @@ if TYPE_CHECKING:
 NOISE_SHARE: Final = 0.01
 """Share of the step under which a gain cannot be told from noise in two runs of a program."""
 
+MORE: Final = 1.25
+"""How many times the gain of a finding a lever has that is told beside it (``Lever.exceeds``)."""
+
 _NEGLIGIBLE: Final = 0.1
 """Part of a gain that need not be told apart."""
 
@@ -81,6 +84,7 @@ class Found:
         next_capture: a command that would make the estimate better.
         claimed: rows of its kernels that later levers leave out, where it claims any; None for all.
         at_least: whether the capture bounds the gain from below only, as for a finding.
+        setting: the setting that it is, where that depends on what was found (``Lever.setting``).
     """
 
     repair: Repair
@@ -91,6 +95,7 @@ class Found:
     next_capture: str | None = None
     claimed: IntArray | None = None
     at_least: bool = False
+    setting: Edit | None = None
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,8 @@ class Lever:
         instead: findings that say the same: where one of them is there, this is not named.
         refines: findings that only say that kernels are slow, where this says why, or takes them
             away: it changes theirs, too.
+        exceeds: findings whose repair is a part of this one: it changes their kernels, too, and is
+            named only where it gains that much more.
         order: levers of a lower number take their kernels first.
         claims: whether its kernels are then left out of later levers.
         setting: the setting that it is, where the replay knows it: then its prediction is for as
@@ -125,6 +132,7 @@ class Lever:
     find: Callable[[Case, BoolArray], Found | None]
     instead: tuple[str, ...] = ()
     refines: tuple[str, ...] = ()
+    exceeds: tuple[str, ...] = ()
     order: int = 5
     claims: bool = True
     setting: Edit | None = None
@@ -217,24 +225,24 @@ def pulled(
     for lever in levers().values():
         if reported.intersection(lever.instead):
             continue
-        replays = of_all
-        if reported.intersection(lever.refines):  # whose repair is this one
-            rest = [item for item in found_causes if item.cause.id not in lever.refines]
+        replays, its = of_all, {*lever.refines, *lever.exceeds}
+        if reported & its:  # whose repair is this one
+            rest = [item for item in found_causes if item.cause.id not in its]
             replays = _replays(case, rest, simulation)
-        # a setting is replayed with all kernels, those of other levers among them
-        others = taken.copy() if lever.setting is None else np.zeros(len(taken), bool)
+        repaired = np.zeros(len(taken), bool)
         for cause, rows in of_findings.items():
-            others[rows] |= cause not in lever.refines
-        found = lever.find(case, others)
+            repaired[rows] |= cause not in its
+        found = lever.find(case, repaired if lever.setting is not None else repaired | taken)
         if found is None or not len(found.repair.rows):
             continue
         if lever.replayed is not None and replays is not None:
-            found = lever.replayed(found, replays.replay.facts[0], others)
-        repair = found.repair
+            # a setting is replayed with all kernels, those of other levers among them
+            found = lever.replayed(found, replays.replay.facts[0], repaired)
+        repair, setting = found.repair, found.setting or lever.setting
         share = own[repair.rows] / np.maximum(repair.old_ns, 1)
         saved = np.rint((repair.old_ns - repair.new_ns) * share).astype(np.int64)
-        if lever.setting is not None and replays is not None:
-            predicted, after = _with_setting(case, lever.setting, replays)
+        if setting is not None and replays is not None:
+            predicted, after = _with_setting(case, setting, replays)
         elif kernels.per_step(int(saved.sum())) <= least and not (
             # launches that surely go may be what the step waits for
             replays is not None and repair.certain and repair.merged.any()
@@ -242,7 +250,8 @@ def pulled(
             continue
         else:
             predicted, after = _predicted(case, repair, own[repair.rows], saved, replays)
-        if case.step_ns - predicted.step_ns <= least:
+        parts = [item.gain_ns for item in found_causes if item.cause.id in lever.exceeds]
+        if case.step_ns - predicted.step_ns <= max(least, *(MORE * gain for gain in parts), 0.0):
             continue
         if lever.claims:
             taken = taken.copy()

@@ -10,7 +10,7 @@ import numpy as np
 
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
-from stepscope.kernels.merging import SCAN, launched_elements, merged
+from stepscope.kernels.merging import LIKE_THE_LARGEST, SCAN, launched_elements, merged
 from stepscope.trace.frame import BoolArray, IntArray
 
 COMPILED: Final = (
@@ -51,6 +51,8 @@ def short_runs(kernels: Kernels, taken: BoolArray) -> Repair | None:
     inside = can & (length[run] >= _LEAST_KERNELS) if len(run) else can
     rows, run = order[inside], run[inside]
     elements = launched_elements(kernels, rows)
+    apart = _casts_of_weights(kernels, rows, run, elements)
+    rows, run, elements = rows[~apart], run[~apart], elements[~apart]
     # casts of one weight after the other stand in a row and have nothing to do with each other
     joined = np.zeros(len(rows) + 1, bool)
     joined[1:-1] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
@@ -61,6 +63,26 @@ def short_runs(kernels: Kernels, taken: BoolArray) -> Repair | None:
     linked = np.zeros(len(rows), bool)
     linked[1:] = (run[1:] == run[:-1]) & _may_hand_on(elements[:-1], elements[1:])
     return merged_repair(kernels, rows, np.cumsum(~linked) - 1)
+
+
+def _casts_of_weights(
+    kernels: Kernels, rows: IntArray, run: IntArray, elements: IntArray
+) -> BoolArray:
+    """Copies of runs that are smaller than what the runs are about.
+
+    Mixed precision casts each weight before its product, and its gradient behind it: between a
+    normalisation and the cast of its result. A compiler moves them out of the way.
+    """
+    count = int(run[-1]) + 1 if len(run) else 0
+    copy = kernels.in_category("copy")[rows]
+    largest, of_copies = np.zeros(count, np.int64), np.zeros(count, np.int64)
+    np.maximum.at(largest, run[~copy], elements[~copy])
+    np.maximum.at(of_copies, run[copy], elements[copy])
+    others = np.bincount(run[~copy], minlength=count)
+    size = np.where(largest > 0, largest, of_copies)
+    small = elements < LIKE_THE_LARGEST * size[run]
+    found: BoolArray = copy & (elements > 0) & small & (others[run] > 0)
+    return found
 
 
 def merged_repair(kernels: Kernels, rows: IntArray, run: IntArray) -> Repair:

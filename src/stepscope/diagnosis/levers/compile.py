@@ -59,7 +59,8 @@ LEVER = Lever(
     ),
     differential=(
         "the cause fusion_opportunity is about long chains that make up a tenth of the step: a "
-        "function spelled out in primitives. These are the short runs that every model has."
+        "function spelled out in primitives. These are the short runs that every model has; beside "
+        "that finding they are told where all of them gain a quarter more than it does."
     ),
     prediction=(
         "each run as one kernel: the tensors that enter and leave it, at the speed at which the "
@@ -69,6 +70,6 @@ LEVER = Lever(
     ),
     reference="PyTorch: torch.compile; TorchInductor",
     find=find,
-    instead=("fusion_opportunity",),
+    exceeds=("fusion_opportunity",),
     order=4,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,8 @@ from stepscope.kernels.efficiency import product_elements
 from stepscope.kernels.kernels import MATH_NAMES, PHASES, Kernels, changed
 from stepscope.kernels.precision import in_precision
 from stepscope.kernels.small_products import small_products
+from stepscope.simulation.settings.base import Facts
+from stepscope.simulation.settings.precision import Precision, lengths
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 _ID: Final = "lower_precision"
@@ -117,6 +120,33 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     )
 
 
+def replayed(found: Found, facts: Facts, taken: BoolArray) -> Found:
+    """The same with all kernels that autocast to half precision changes."""
+    if found.texts["after"] != _NAMES["16bit"]:
+        return found
+    kernels = facts.kernels
+    peaks = kernels.peaks
+    setting = Precision("bf16" if peaks is not None and peaks.bf16 else "fp16")
+    rows = np.flatnonzero(kernels.steady & ~taken)
+    old = kernels.duration_ns[rows]
+    low, usual, high = (
+        lengths(facts, setting.target, bound)[rows] for bound in ("low", "expected", "high")
+    )
+    less = usual < old
+    return replace(
+        found,
+        repair=changed(
+            rows[less], old[less], usual[less], float(low[less].sum()), float(high[less].sum())
+        ),
+        message=(
+            "GEMMs, convolutions and attention in {before}, and what goes through their results, "
+            "take {kernels_ns_per_step} per step; under autocast to {after} they take some "
+            "{changed_ns_per_step}, casts not counted, where the model's accuracy bears it"
+        ),
+        setting=setting,
+    )
+
+
 def _casts_ns(kernels: Kernels, rows: IntArray, after: str) -> FloatArray:
     """What the casts take that autocast adds to GEMMs in single precision, ns.
 
@@ -155,4 +185,5 @@ LEVER = Lever(
     instead=("low_precision_unused",),
     order=7,
     claims=False,
+    replayed=replayed,
 )

@@ -1,4 +1,4 @@
-"""Another precision of GEMMs, convolutions and attention, and what autocast does around them."""
+"""Another precision of GEMMs, convolutions and attention."""
 
 from __future__ import annotations
 
@@ -10,22 +10,14 @@ from typing import Final
 import numpy as np
 
 from stepscope.kernels.convolutions import on_tensor_cores
-from stepscope.kernels.efficiency import product_elements
-from stepscope.kernels.kernels import MATH_NAMES, Kernels
+from stepscope.kernels.kernels import MATH_NAMES
 from stepscope.kernels.vendors import measures_ceilings
 from stepscope.operators.bounds import kernel_bounds
 from stepscope.simulation.changes import Bound
-from stepscope.simulation.program import C
 from stepscope.simulation.setting import Validity
-from stepscope.simulation.settings.base import (
-    Edit,
-    Facts,
-    Setting,
-    launch_cost_ns,
-    of_items,
-    rescaled,
-)
-from stepscope.simulation.settings.shapes import input_elements, names_with, on_parameters
+from stepscope.simulation.settings.autocast import shares, with_casts
+from stepscope.simulation.settings.base import Edit, Facts, Setting, rescaled
+from stepscope.simulation.settings.shapes import names_with
 from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
@@ -45,16 +37,21 @@ ACHIEVED: Final = {"fp32": 0.72, "tf32": 0.60, "16bit": 0.72, "8bit": 0.60}
 """Share of the dense peak that GEMMs and convolutions of a training step achieve, by their shapes:
 measured on an H200 with a language model of width 1024 (0.75, 0.61, 0.74); FP8 is assumed."""
 
-ATTENTION: Final = (4.0, 6.5, 9.0)
-"""Fused attention in single precision over half precision, least, usual and most: other kernels,
-besides half of the bytes. 6.6 on an H100 and an H200, with 512 tokens and heads of 64."""
+ATTENTION: Final = (0.6, 1.0, 1.4)
+ATTENTION_OF_BLOCKS: Final = ((1, 2.0), (2, 4.5), (4, 7.0), (8, 7.0), (32, 10.5))
+"""Fused attention in single precision (CUTLASS) over half precision (cuDNN, and what it launches
+beside it), by the blocks that share the positions of a head (64 each), and how far it is from that:
+least, usual and most. 1.9 for 8 positions, 7.4 for 196, 8.0 for 320, 6.8 for 512, 10.5 for 2048
+(H100, PyTorch 2.11); 6.6 for 512 on an H200."""
+NARROW: Final = 0.62
+"""Part of it that heads of 32 gain, which the kernels for half precision fill up to 64 (4.5 for 192
+positions)."""
 
 SPREAD: Final = (0.75, 1.25)
 """Libraries achieve another share of the peak in another type: so much of the ratio."""
 
-POINTWISE: Final = (1.0, 0.75, 0.5)
-"""Time of pointwise kernels in half precision over single: of those between two GEMMs half of the
-bytes go, residual additions and what autocast keeps in FP32 stay. Most, usual, least."""
+DEPTHWISE: Final = (1.0, 0.75, 0.5)
+"""Time of depthwise convolutions in half precision over single: most, usual, least."""
 
 BATCH_NORM: Final = {"low": (1.4, 1.05), "expected": (1.6, 1.1), "high": (1.95, 1.2)}
 """Batch normalisation in BF16 over what cuDNN takes in single precision, in the forward and the
@@ -63,17 +60,6 @@ of tensors of more than three million, in ten networks with channels first of 64
 (46 distinct calls, H100 and H200, PyTorch 2.11)."""
 
 _SINGLE_DEPTHWISE: Final = r"depthwise\w*<(\d+, )*float"
-
-CASTS_A_GEMM: Final = 1.6
-"""Kernels that cast for a product in either pass: its weight, and every other time its input."""
-CASTS_A_BIAS: Final = 1.0
-"""One more where a bias is added in the same operator."""
-
-CAST_BYTES: Final = 6
-"""Bytes that a cast between single and half precision moves for an element."""
-
-_KEPT: Final = r"layer_?norm|rms_?norm|group_?norm|softmax|nll_loss|loss"
-"""What autocast keeps in FP32 (PyTorch: autocast op reference)."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +85,7 @@ class Precision(Edit):
         for subject, one in zip(subjects, facts, strict=True):
             after = rescaled(subject, one, lengths(one, self.target, bound))
             if _TARGETS[self.target] == "16bit":
-                after = _with_casts(after, one, bound)
+                after = with_casts(after, one, products(one, "bf16")[0], bound)
             changed.append(after)
         return changed
 
@@ -184,26 +170,24 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
         ratios = 1 + (ratios - 1) * EIGHT_PART
     ratio = np.maximum(ratios[np.maximum(now, 0)], 1.0)
     ratio *= {"low": SPREAD[1], "high": SPREAD[0], "expected": 1.0}[bound]
-    attention = dict(zip(("high", "expected", "low"), ATTENTION, strict=True))[bound]
-    ratio = np.where(_single_attention(facts) & (after == "16bit"), attention, ratio)
+    if after == "16bit":
+        part = dict(zip(("high", "expected", "low"), ATTENTION, strict=True))[bound]
+        ratio = np.where(_single_attention(facts), _attention_ratio(facts) * part, ratio)
     old = kernels.duration_ns.astype(np.float64)
     start = np.minimum(old, facts.start_ns)
     least = _memory_ns(facts, after)
     quicker = start + np.maximum((old - start) / np.maximum(ratio, 1.0), least)
     new = np.where(mine, np.minimum(quicker, old), old)
     if after == "16bit":
-        share = dict(zip(("high", "expected", "low"), POINTWISE, strict=True))[bound]
-        # what computes the loss may be in half precision at best
-        halved = _pointwise(facts) & (bound == "low" or ~in_losses(kernels))
-        part = np.where(halved, _beside(kernels, mine), 0.0)
-        new = np.where(part > 0, old * (1 - (1 - share) * part), new)
-        new = _convolutions(facts, new, share, bound)
+        share = shares(facts, mine, bound)
+        new = np.where(share < 1, old * share, new)
+        new = _convolutions(facts, new, bound)
         if target == "bf16":
             new = _batch_norms(facts, old, new, bound)
     return np.rint(new).astype(np.int64)
 
 
-def _convolutions(facts: Facts, new: FloatArray, share: float, bound: Bound) -> FloatArray:
+def _convolutions(facts: Facts, new: FloatArray, bound: Bound) -> FloatArray:
     """The same with convolutions that ran on the CUDA cores, by what their calls take."""
     kernels = facts.kernels
     if not kernels.in_category("convolution").any():
@@ -215,6 +199,7 @@ def _convolutions(facts: Facts, new: FloatArray, share: float, bound: Bound) -> 
     ]
     # each channel by itself: what waits for memory on any cores
     single = names_with(kernels, _SINGLE_DEPTHWISE)
+    share = dict(zip(("high", "expected", "low"), DEPTHWISE, strict=True))[bound]
     return np.where(single, kernels.duration_ns * share, new)
 
 
@@ -238,6 +223,14 @@ def _single_attention(facts: Facts) -> BoolArray:
     return names_with(facts.kernels, r"fmha_cutlass[FB]_f32")
 
 
+def _attention_ratio(facts: Facts) -> FloatArray:
+    """How many times as fast fused attention is in half precision as in single precision."""
+    blocks, ratios = np.array(ATTENTION_OF_BLOCKS).T
+    each = np.maximum(facts.kernels.grid["grid_x"], 1)
+    found: FloatArray = np.interp(np.log2(each), np.log2(blocks), ratios)
+    return np.where(names_with(facts.kernels, r"fmha_cutlassB_f32_\w*_k32_"), found * NARROW, found)
+
+
 def _memory_ns(facts: Facts, after: str) -> FloatArray:
     """Least time of products whose bytes are known, ns; 0 elsewhere."""
     if not facts.bandwidth:
@@ -246,99 +239,6 @@ def _memory_ns(facts: Facts, after: str) -> FloatArray:
     item = {"tf32": 1.0, "16bit": 0.5, "8bit": 0.75}[after]  # FP8's results keep 16 bits
     known: FloatArray = np.where(bounds.flop > 0, bounds.moved_bytes * item / facts.bandwidth, 0.0)
     return known
-
-
-def _pointwise(facts: Facts) -> BoolArray:
-    """Kernels that go through activations of half the size."""
-    kernels = facts.kernels
-    light = kernels.in_category("elementwise", "copy", "dropout", "pooling", "normalisation")
-    light &= ~kernels.in_phase("optimizer") & ~names_with(kernels, _KEPT)
-    mask: BoolArray = light & ~on_parameters(kernels, facts.parameters)
-    return mask
-
-
-def _beside(kernels: Kernels, changed: BoolArray) -> FloatArray:
-    """Of each operation, which part of the products before and behind it are changed.
-
-    Where a model has half precision in other parts already, what lies between those keeps its type.
-    """
-    order, at = _products_in_order(kernels)
-    found = np.zeros(len(changed))
-    if len(at):
-        place = np.arange(len(order))
-        behind = np.searchsorted(at, place, side="right")
-        before = changed[order[at[np.maximum(behind - 1, 0)]]]
-        after = changed[order[at[np.minimum(behind, len(at) - 1)]]]
-        found[order] = (before.astype(np.float64) + after) / 2
-    return found
-
-
-def in_losses(kernels: Kernels) -> BoolArray:
-    """Operations between the last product of a forward pass and the first of its backward pass.
-
-    They compute the loss and its gradient: from what the product gives, which losses of autocast,
-    targets and ``.float()`` make single precision, and which stays so up to the product's gradient.
-    """
-    found = np.zeros(len(kernels.gpu.ops), bool)
-    order, at = _products_in_order(kernels)
-    backward = kernels.in_phase("backward")[order[at]]
-    for place in np.flatnonzero(~backward[:-1] & backward[1:]).tolist():
-        found[order[at[place] + 1 : at[place + 1]]] = True
-    return found
-
-
-def _loss_elements(kernels: Kernels) -> float:
-    """Elements that products hand to losses, a step; 0 where no shapes tell."""
-    order, at = _products_in_order(kernels)
-    backward = kernels.in_phase("backward")[order[at]]
-    rows = order[at[:-1][~backward[:-1] & backward[1:]]]
-    return kernels.per_step(float(product_elements(kernels)[1][rows[kernels.steady[rows]]].sum()))
-
-
-def _products_in_order(kernels: Kernels) -> tuple[IntArray, IntArray]:
-    """Rows in the order of enqueueing, and the places of products among them."""
-    products = kernels.in_category("matmul", "convolution", "attention")
-    return kernels.order, np.flatnonzero(products[kernels.order])
-
-
-def _with_casts(subject: Subject, facts: Facts, bound: Bound) -> Subject:
-    """What autocast's casts cost: bytes on the device, launches on the host.
-
-    They are added to the products that they are for, half in either pass.
-    """
-    kernels = facts.kernels
-    mine, _ = products(facts, "bf16")
-    mine &= kernels.in_category("matmul", "convolution")
-    steady = mine & kernels.steady
-    forward = steady & kernels.in_phase("forward")
-    count = max(kernels.per_step(int(steady.sum())), 1.0)
-    rows = np.flatnonzero(forward)
-    # half of the inputs come from an operation that autocast keeps in FP32
-    inputs = kernels.per_step(float(input_elements(kernels, rows).sum()))
-    share = {"low": 0.0, "expected": 0.5, "high": 1.0}[bound]
-    # what losses get is widened, and its gradient narrowed
-    gemms = kernels.in_category("matmul", "convolution") & kernels.steady
-    weights = facts.parameters.count * int(steady.sum()) / max(int(gemms.sum()), 1)
-    numbers = 2 * weights + 2 * share * inputs + 2 * _loss_elements(kernels)
-    each = numbers * CAST_BYTES / facts.bandwidth / count if facts.bandwidth else 0.0
-    casts = np.where(_with_bias(facts)[rows], CASTS_A_GEMM + CASTS_A_BIAS, CASTS_A_GEMM)
-    launches = 2 * kernels.per_step(float(casts.sum())) / count
-    # cuBLAS runs several kernels for a product at times: what is added is for each of them
-    extra = of_items(subject, np.where(mine, round(each), 0))
-    hosted = of_items(subject, np.where(mine, round(launches * launch_cost_ns(subject)), 0))
-    work = subject.program.work_ns.copy()
-    work[:, C["launch_bound"]] += np.where(subject.program.hosted, hosted, 0)
-    return subject.becomes(duration_ns=subject.program.duration_ns + extra, work_ns=work)
-
-
-def _with_bias(facts: Facts) -> BoolArray:
-    """Operations whose operator adds a bias to a product; all where operators are not recorded."""
-    table, operator = facts.kernels.attribution.operators, facts.kernels.attribution.operator
-    if not len(table):
-        return np.ones(len(operator), bool)
-    adds = table.matches("name", re.compile(r"addmm|baddbmm"))
-    found: BoolArray = (operator >= 0) & adds[np.maximum(operator, 0)]
-    return found
 
 
 def _nothing(target: str, has: bool) -> str:
