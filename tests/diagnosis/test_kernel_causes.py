@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -125,6 +126,73 @@ def test_a_loop_over_the_parameters(tmp_path: Path, annotated: bool) -> None:
     assert finding.predicted_step_ns < finding.prediction_high_ns
     assert finding.where.range == ("optimizer" if annotated else None)
     assert {e.figure: e.value for e in finding.evidence}["kernels_per_step"] == 160
+    check_evidence(diagnosis, job)
+
+
+@pytest.mark.parametrize("ends", ["optimizer", "average"])
+def test_an_average_of_the_weights_that_goes_through_them(tmp_path: Path, ends: str) -> None:
+    """Two products and a sum for each weight; what is marked as a step may end before them."""
+    steps = Steps()
+    average = [elementwise("mul"), elementwise("mul"), elementwise("add", 3)]
+    marks = [0.0]
+    for _ in range(STEPS + 1):
+        for kernel, length in [*layers(), ("multi_tensor_apply_kernel<FusedAdamMath>", 80.0)]:
+            steps.launch(kernel, length)
+        updated = steps.host
+        for number in range(20):
+            for kernel in average:
+                steps.launch(kernel, 9.0, blocks=(8, 64, 1000)[number % 3])
+        marks.append(updated if ends == "optimizer" else steps.host)
+    for number, (begin, end) in enumerate(pairwise(marks)):
+        steps.build.range(begin, end, f"step_{number}")
+    diagnosis, job = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "unfused_optimizer")
+    assert "an average of the weights" in finding.message
+    assert "_foreach_lerp_" in finding.recommendations[0]
+    # seven passes over each weight, where three would do, at 8 us of traffic a kernel
+    assert finding.value("kernels_per_step") == pytest.approx(60, abs=0.5)
+    loop, at_once = 60 * 9_000, 60 * 8_000 * 3 / 7
+    assert finding.time_ns_per_step == pytest.approx(loop - at_once, rel=0.05)
+    check_evidence(diagnosis, job)
+
+
+def test_light_kernels_of_one_size_behind_the_optimizer_are_no_update(tmp_path: Path) -> None:
+    """Pictures that the GPU changes at random before they are seen."""
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(20):
+            for kernel in (elementwise("mul"), elementwise("mul"), elementwise("add", 3)):
+                steps.launch(kernel, 9.0)
+        for kernel, length in [*layers(), ("multi_tensor_apply_kernel<FusedAdamMath>", 80.0)]:
+            steps.launch(kernel, length)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert "unfused_optimizer" not in {one.cause for one in diagnosis.findings}
+
+
+def test_a_softmax_over_two_long_rows(tmp_path: Path) -> None:
+    """Beside a chain of elementwise kernels, which is not what is slow."""
+    forwards = "void at::native::cunn_SoftMaxForward<4, float, float, float>(int)"
+    backwards = "void at::native::cunn_SoftMaxBackward<4, float, float, float>(int)"
+    chain = [elementwise(name) for name in ("mul", "exp", "add", "gelu", "mul")]
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for kernel, length in layers():
+            steps.launch(kernel, length)
+        for name in (forwards, backwards):
+            for kernel in chain:
+                steps.launch(kernel, 9.0)
+            steps.launch(name, 3_000.0, blocks=2)
+        steps.launch(BF16, 100.0)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    diagnosis, job = steps.diagnose(tmp_path)
+    finding = only(diagnosis, "inefficient_kernel")
+    assert diagnosis.verdict == "inefficient_kernel"
+    # 2 of 132 SMs work; all of them are assumed to take twice their part
+    left = 2 * 6_000e3 * 2 / 132
+    assert finding.time_ns_per_step == pytest.approx(6_000e3 - left, rel=0.01)
     check_evidence(diagnosis, job)
 
 

@@ -231,6 +231,21 @@ def test_a_norms_gradient_is_what_is_left(
 
 
 @pytest.mark.parametrize(
+    "norm",
+    [
+        [SUM, ADD, POW, SUM, LESS, ROOT, MUL],
+        [SUM, SUM, LESS, ADD, ROOT, MUL],  # mean and variance, the difference, the root
+        [SUM, SUM, LESS, ROOT, ADD, DIV],  # the difference behind the root
+    ],
+)
+def test_a_norm_by_formula_whatever_comes_first(tmp_path: Path, norm: list[str]) -> None:
+    result, steps = found(tmp_path, norm, [])
+    assert result is not None
+    assert result.names == ("layer_norm/group_norm",)
+    assert len(result.repair.rows) == len(norm) * steps
+
+
+@pytest.mark.parametrize(
     ("sums", "roots", "cast", "name", "passes"),
     [
         (COLUMNS, 1, False, "batch_norm", 3 + 5),

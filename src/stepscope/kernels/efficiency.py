@@ -69,8 +69,7 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     by_shape = long_ & (ceiling > 0) & (ceiling < FAR_BELOW * duration)
     sms = kernels.device[1]
     blocks = kernels.blocks
-    by_grid = long_ & kernels.in_category(*_ONE_BLOCK_FAMILIES) & (blocks > 0)
-    by_grid &= blocks < FEW_BLOCKS * sms
+    by_grid = long_ & with_few_blocks(kernels)
     # a grid that has twice the blocks is assumed to be no faster than half the launch
     grid_ns = np.where(blocks > 0, duration * blocks // max(sms, 1), 0)
     best = np.where(by_shape, ceiling / REACHABLE, np.where(by_grid, 2 * grid_ns, duration))
@@ -80,18 +79,21 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     }
     reason = np.where(by_shape, 0, 1)
     by_name = np.zeros(len(reason), bool)
-    for name, other in slow.items():
-        of_kind = other.found & long_ & (other.new_ns < FAR_BELOW / REACHABLE * duration)
-        best = np.where(of_kind, other.new_ns, best)
+    for name, found in slow.items():
+        of_kind = found.found & long_ & (found.new_ns < FAR_BELOW / REACHABLE * duration)
+        best = np.where(of_kind, found.new_ns, best)
         reason = np.where(of_kind, _REASONS.index(name), reason)
         by_name |= of_kind
     new = np.minimum(best.astype(np.int64), duration)
     rows = np.flatnonzero((by_shape | by_grid | by_name) & (new < duration))
     if not len(rows):
         return None
-    # products of small matrices are one thing to repair, whatever their operands' layouts
+    # products of small matrices are one thing to repair, whatever their operands' layouts; so are a
+    # softmax and its gradient
     names = kernels.gpu.ops["name"]
-    thing = np.where(reason == _REASONS.index("small"), len(kernels.gpu.ops.texts["name"]), names)
+    other = len(kernels.gpu.ops.texts["name"])
+    softmax = (reason == _REASONS.index("grid")) & kernels.in_category("softmax")
+    thing = np.where(reason == _REASONS.index("small"), other, np.where(softmax, other + 1, names))
     lost = np.bincount(thing[rows], weights=(duration - new)[rows])
     rows = rows[thing[rows] == int(np.argmax(lost))]
     code = int(np.argmax(np.bincount(names[rows], weights=duration[rows])))
@@ -108,6 +110,16 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
         achieved=ideal / spent,
         reason=kind,
     )
+
+
+def with_few_blocks(kernels: Kernels) -> BoolArray:
+    """Kernels of one block for a row, a channel or a group, of which there are too few.
+
+    They are long where each has much to do.
+    """
+    few = (kernels.blocks > 0) & (kernels.blocks < FEW_BLOCKS * kernels.device[1])
+    found: BoolArray = few & kernels.in_category(*_ONE_BLOCK_FAMILIES)
+    return found & (kernels.duration_ns >= LONG_ENOUGH_NS)
 
 
 def _ceiling_ns(kernels: Kernels) -> AnyArray:

@@ -6,11 +6,13 @@ Chains wait for memory; an optimizer may launch several kernels for every parame
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals.distinct import among, with_counts, with_inverse
+from stepscope.kernels.efficiency import with_few_blocks
 from stepscope.kernels.kernels import (
     CATEGORY_NAMES,
     LAYOUT_CHANGE,
@@ -84,6 +86,8 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
     category = kernels.category[order]
     free = ~taken[order] & ~kernels.in_phase("optimizer")[order]
+    # a softmax over a few long rows is slow by itself
+    free &= ~(with_few_blocks(kernels) & kernels.in_category("softmax"))[order]
     merges = compiled(kernels)[order]
     around = (among(category, [CATEGORY_NAMES.index(f) for f in _AROUND]) | merges) & free
     mergeable = among(category, [CATEGORY_NAMES.index(f) for f in _MERGEABLE]) & around
@@ -215,6 +219,12 @@ time, which a plain stream does not."""
 
 ADAM_PASSES = 7  # reads parameter, gradient and two states; writes all but the gradient
 _OTHER_PASSES = 5  # the same with one state
+_AVERAGE_PASSES = 3
+"""An average of the weights, or a step along the gradient without a state: two are read, one is
+written."""
+_OF_AVERAGES: Final = frozenset({"mul", "add", "copy"})
+_ADDS_OF_AVERAGES: Final = 1.1
+"""Sums for each parameter, at most: with a state there are two."""
 
 
 @dataclass(frozen=True)
@@ -226,12 +236,14 @@ class UnfusedOptimizer:
         kernels: number of them.
         parameters: estimated number of parameter tensors.
         behind_launch_bound: whether the loop is what makes the step launch-bound.
+        averages: whether it averages the weights, rather than to update them.
     """
 
     repair: Repair
     kernels: int
     parameters: int
     behind_launch_bound: bool
+    averages: bool
 
 
 def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
@@ -242,11 +254,13 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
         gaps: its idle time in the steady window.
     """
     ops = kernels.gpu.ops
-    looped = kernels.in_phase("optimizer") & kernels.in_category("elementwise", "copy")
+    copied = ops.equals("copy_kind", "DtoD")
+    looped = kernels.in_phase("optimizer") & (kernels.in_category("elementwise", "copy") | copied)
     rows = kernels.order[(looped & kernels.steady)[kernels.order]]
     if len(rows) < UPDATE_RUN * kernels.n_steady:
         return None
     operation = np.array([c.operation for c in kernels.classes] + [""])[ops["name"][rows]]
+    operation = np.where(copied[rows], "copy", operation)
     names, counts = with_counts(operation)
     # every operation of the update is launched once or a few times for every parameter
     regular = counts[counts >= counts.max() / 8]
@@ -256,9 +270,13 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     duration = kernels.duration_ns
     moving = np.maximum(duration[rows] - LAUNCH_FLOOR_NS, 0)
     tensors = np.array([c.tensors for c in kernels.classes] + [0])[ops["name"][rows]]
+    tensors = np.where(copied[rows], 2, tensors)
     passes = float(tensors.sum()) / (parameters * kernels.n_steady)
+    most_adds = _ADDS_OF_AVERAGES * parameters * kernels.n_steady
     adam = bool(among(["addcdiv", "sqrt"], names).all())
-    needed = ADAM_PASSES if adam else _OTHER_PASSES
+    usual = {name.lower() for name in names[counts >= counts.max() / 8].tolist()}
+    once = usual <= _OF_AVERAGES and int((operation == "add").sum()) <= most_adds
+    needed = ADAM_PASSES if adam else _AVERAGE_PASSES if once else _OTHER_PASSES
     share = min(needed / passes, 1.0) if passes else 1.0
     fused = moving.sum() * share
     known = (kernels.moved_bytes[rows] > 0) & (tensors > 0)
@@ -296,7 +314,7 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     charged = idle.launch_inside_ns + int(idle.behind_ns.sum())
     left = _launch_bound_ns(gaps) - charged
     behind = not whole and repair.saved_ns > left
-    return UnfusedOptimizer(repair, len(rows), parameters, behind)
+    return UnfusedOptimizer(repair, len(rows), parameters, behind, once and "mul" in usual)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import numpy as np
 
 from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
-from stepscope.intervals.distinct import among
+from stepscope.intervals.distinct import among, distinct_rows, with_inverse
 from stepscope.kernels.attribution import OF_BACKWARD, Attribution
 from stepscope.kernels.categories import CATEGORIES, MATHS, KernelClass, classify
 from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
@@ -427,9 +427,22 @@ class Kernels:
         updates = long_ & (facts[end] - facts[begin] >= UPDATE_RUN // 8)
         if not updates.any():
             updates = long_ & self._last_of_step(order, end)
+            # what is marked as the step may end with the optimizer, before an average of weights
+            behind = long_ & ~updates & (begin > 0) & known[order[np.maximum(begin - 1, 0)]]
+            for at in np.flatnonzero(behind).tolist():
+                updates[at] = self._goes_through_parameters(order[begin[at] : end[at]])
         for first, last in zip(begin[updates].tolist(), end[updates].tolist(), strict=True):
             found[order[first:last]] = True
         return found
+
+    def _goes_through_parameters(self, rows: IntArray) -> bool:
+        """Whether most kernels of a run repeat their operation for tensors of several sizes."""
+        kinds, at = with_inverse(self.gpu.ops["name"][rows])
+        launches = np.bincount(at)
+        first, _ = distinct_rows((at, self.blocks[rows]))
+        several = np.bincount(at[first], minlength=len(kinds))
+        repeated = (launches >= UPDATE_RUN // 4) & (several >= _SIZES)
+        return bool(2 * launches[repeated].sum() >= len(rows))
 
     def _last_of_step(self, order: IntArray, end: IntArray) -> BoolArray:
         """Runs that no heavy kernel of the same step follows."""
@@ -449,6 +462,9 @@ UPDATE_RUN = 32
 """Elementwise kernels in a row from which on they can be no layer's: layers put a GEMM,
 reduction or normalisation between fewer of them. An optimizer without fusion launches several for
 each of dozens of parameters."""
+
+_SIZES = 3
+"""Distinct sizes of what a loop over parameters goes through: weights, biases, tables."""
 
 
 def _is_optimizer(text: str) -> bool:

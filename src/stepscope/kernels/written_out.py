@@ -96,8 +96,11 @@ class Function:
 FUNCTIONS: Final = (
     Function(
         _NORM,
-        # the mean, the differences from it, their variance; or mean and variance of the input
-        re.compile(rb"(?:rc*[an]+c*(?:[pm]c*)?rc*|rc*rc*a?c*)[mdac]{0,3}[qp]i?c*[md]c*(?:mc*)?a?"),
+        # the mean, the differences from it, their variance; or mean and variance of the input, and
+        # the differences before the root or behind it
+        re.compile(
+            rb"(?:rc*[an]+c*(?:[pm]c*)?rc*|rc*rc*a?c*)[mdac]{0,3}[qp]i?c*(?:ac*)?[md]c*(?:mc*)?a?"
+        ),
         None,
         (2.0, 5.0),
         norm=True,

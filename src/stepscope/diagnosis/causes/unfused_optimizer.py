@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
 from stepscope.diagnosis.inside_kernels import detection, saved_time_sql
@@ -23,26 +25,45 @@ def detect(case: Case) -> Detection | None:
         f"SELECT round(sum(idle_ns) / {STEADY_STEPS})::BIGINT FROM kernel_repair "
         f"WHERE cause = '{_ID}' AND {{gpu}}"
     )
+    does, instead, all_at_once, recommendations = _AVERAGES if found.averages else _UPDATES
     return detection(
         case,
         _ID,
         found.repair,
         message=(
-            "the optimizer updates one parameter after the other, with {kernels_per_step} small "
-            "kernels per step, which run for {kernels_ns_per_step} where a fused update would take "
+            f"{does} one parameter after the other, with {{kernels_per_step}} small kernels per "
+            f"step, which run for {{kernels_ns_per_step}} where {instead} would take "
             "{repaired_ns_per_step}, and keep the GPU waiting {late_launches_ns_per_step} for "
-            "launches; the prediction is for fused=True, its range reaches to foreach=True"
+            f"launches; {all_at_once}"
         ),
-        recommendations=[
-            "use a fused optimizer: torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
-            "where there is no fused one, foreach=True updates many parameters in one kernel",
-            "torch.compile the optimizer's step() where neither exists",
-        ],
+        recommendations=list(recommendations),
         figures=[Figure("late_launches_ns_per_step", "ns_per_step", late)],
         uncertain_ns=other if symptoms else 0.0,
         absorbs=symptoms,
     )
 
+
+_UPDATES: Final = (
+    "the optimizer updates",
+    "a fused update",
+    "the prediction is for fused=True, its range reaches to foreach=True",
+    (
+        "use a fused optimizer: torch.optim.AdamW(model.parameters(), lr=..., fused=True)",
+        "where there is no fused one, foreach=True updates many parameters in one kernel",
+        "torch.compile the optimizer's step() where neither exists",
+    ),
+)
+_AVERAGES: Final = (
+    "an average of the weights (EMA) goes through",
+    "one call for all of them",
+    "the prediction is for a call that reads and writes each once",
+    (
+        "torch._foreach_lerp_(averages, weights, 1 - decay) instead of a loop over the parameters, "
+        "or torch.optim.swa_utils.AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(decay))",
+        "average every few steps, with the decay raised to their number",
+    ),
+)
+"""What goes through the parameters, what would take its place, what is predicted, the advice."""
 
 CAUSE = Cause(
     id=_ID,
