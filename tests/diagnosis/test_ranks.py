@@ -42,6 +42,7 @@ def job_of(
     buckets: int = 1,
     name: str = ALL_REDUCE,
     gradients: int = 0,
+    attention: Times = lambda rank, step: 0.0,
 ) -> Job:
     """A data-parallel job: load, launch, compute, all-reduce, optimizer; the host then waits.
 
@@ -57,6 +58,7 @@ def job_of(
         buckets: all-reduces a step. All but the last run beside the compute.
         name: the kernel of the last of them.
         gradients: how many of the eight kernels, the first ones, a backward pass launches.
+        attention: how long attention runs behind them, whose launch does not tell its work.
     """
     everyone = range(of if of is not None else len(ranks))
     builds = {rank: Build() for rank in ranks}
@@ -65,7 +67,7 @@ def job_of(
         ready = {}
         for rank in everyone:
             started = begin + load(rank, step) + 40 + held(rank, step)
-            ready[rank] = started + work(rank, step)
+            ready[rank] = started + work(rank, step) + attention(rank, step)
         last = max(ready.values())
         end = last + transfer
         after = end + 5 + OPTIMIZER + 20
@@ -83,6 +85,10 @@ def job_of(
                 build.kernel(at + k * length, at + (k + 1) * length - 1, call=launch(call),
                              grid_x=round(grid(rank, step)), name=f"gemm{k % 2}",
                              thread=AUTOGRAD if k < gradients else MAIN)  # fmt: skip
+                call += 3
+            if attention(rank, step):
+                build.kernel(at + work(rank, step), ready[rank], call=launch(call), grid_x=132,
+                             name="flash_fwd_kernel")  # fmt: skip
                 call += 3
             for bucket in range(1, buckets):
                 place = bucket / buckets
@@ -219,6 +225,53 @@ def test_the_same_work_on_a_slow_device_is_a_straggler(tmp_path: Path) -> None:
     assert (finding.cause, finding.root_cause, finding.ranks) == ("straggler", None, [3])
     assert "the same kernels take longer" in finding.message
     assert any("nvidia-smi" in advice for advice in finding.recommendations)
+
+
+def test_attention_that_takes_longer_where_gemms_do_not_is_more_work(tmp_path: Path) -> None:
+    """Packs of as many tokens, of which one holds longer sequences: no GPU is slow."""
+    job = job_of(tmp_path, range(2), attention=lambda r, i: 9_000 if r == 1 else 3_000)
+    diagnosis = job.diagnose()
+    finding = only(diagnosis)
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [1])
+    assert "its attention kernels take longer" in finding.message
+    assert not any("nvidia-smi" in advice for advice in finding.recommendations)
+    # shared out, both compute 6 ms of it
+    assert finding.time_ns_per_step == pytest.approx(3 * MS, rel=0.01)
+    agrees(job, diagnosis)
+
+
+def test_attention_and_gemms_that_take_longer_are_a_slow_device(tmp_path: Path) -> None:
+    job = job_of(
+        tmp_path,
+        range(2),
+        work=lambda r, i: 12_000 if r == 1 else 8_000,
+        attention=lambda r, i: 4_500 if r == 1 else 3_000,
+    )
+    assert only(job.diagnose()).cause == "straggler"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said", "advice"),
+    [
+        ("ncclDevKernel_Broadcast_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+         "no sum of gradients but a broadcast", "broadcast_buffers=False"),
+        ("ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+         "no sum of gradients but an all-gather", "gather less"),
+    ],
+)  # fmt: skip
+def test_what_a_data_parallel_step_can_do_without(
+    tmp_path: Path, kernel: str, said: str, advice: str
+) -> None:
+    """Gradients are summed beside the compute; what comes behind is not sent any more."""
+    job = job_of(tmp_path, range(2), transfer=1_000, buckets=4, name=kernel)
+    diagnosis = job.diagnose()
+    finding = only(diagnosis)
+    assert finding.cause == "exposed_communication"
+    assert said in finding.message
+    assert advice in finding.recommendations[0]
+    step = finding.value("step_ns") or 0
+    assert finding.predicted_step_ns == pytest.approx(step - MS, rel=0.01)
+    agrees(job, diagnosis)
 
 
 def test_ranks_that_take_turns_with_more_work(tmp_path: Path) -> None:

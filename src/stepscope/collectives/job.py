@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -33,6 +33,15 @@ from stepscope.trace.frame import AnyArray, IntArray
 
 _MATCHED: Final = 0.5
 """Ranks of which less of the communication has a counterpart are compared step by step."""
+
+
+_PRODUCTS: Final = ("matmul", "convolution", "attention")
+_ALIKE: Final = 0.03
+"""Products that are longer by less take as long: runs of one program differ by as much."""
+_SHOWN: Final = 0.2
+"""Part of the products' time that must be alike where the others tell of more work."""
+_MOST: Final = 0.5
+"""Part of what late devices compute longer that products must explain."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +153,49 @@ class Collectives:
     @cached_property
     def lateness(self) -> Lateness | None:
         """Which rank the others wait for; None where nobody waits."""
-        return lateness(self.parts, self.work, self.paces)
+        found = lateness(self.parts, self.work, self.paces)
+        if found is None or found.mechanism != "rate":
+            return found
+        longer = self._longer_products(found)
+        return replace(found, mechanism="work", longer=longer) if longer else found
+
+    def _longer_products(self, late: Lateness) -> str:
+        """The category of products that take longer on late devices; empty where all do, or none.
+
+        A device that is slow multiplies slowly whatever it is given. Where some products take as
+        long on all devices, the others have more to do: attention over longer sequences is launched
+        with as many threads.
+        """
+        times = [self._product_times(device) for device in range(len(self.participants))]
+        names = sorted(set.intersection(*(set(each) for each in times)))
+        if not names:
+            return ""
+        spent = np.array([[each[name] for name in names] for each in times])
+        mine = np.zeros(len(times), bool)
+        mine[late.devices] = True
+        if mine.all():
+            return ""
+        before, after = np.median(spent[~mine], axis=0), spent[mine].mean(axis=0)
+        alike = after <= (1 + _ALIKE) * before  # what waits inside collectives slows the others
+        more = np.maximum(after - before, 0.0)
+        if before[alike].sum() < _SHOWN * before.sum() or more.sum() < _MOST * max(
+            late.surplus_ns.get("compute", 0.0) * len(self.parts.wall), 1.0
+        ):
+            return ""
+        return names[int(more.argmax())][0]
+
+    def _product_times(self, device: int) -> dict[tuple[str, str], float]:
+        """Time of a device's products in the shared steps, ns, by category and name."""
+        kernels, gpu = self.explained[device].kernels, self.participants[device].gpu
+        begin, end = self.own_windows[device]
+        start = gpu.ops["start_ns"]
+        mine = kernels.in_category(*_PRODUCTS) & (start >= begin[0]) & (start < end[-1])
+        rows = np.flatnonzero(mine)
+        took = np.bincount(gpu.ops["name"][rows], weights=kernels.duration_ns[rows])
+        return {
+            (kernels.classes[at].category, gpu.ops.texts["name"][at]): float(took[at])
+            for at in np.flatnonzero(took).tolist()
+        }
 
     @cached_property
     def facts(self) -> Facts:

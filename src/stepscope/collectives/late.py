@@ -75,6 +75,9 @@ class Lateness:
         varies: whether what is launched differs from step to step.
         chance: share by which as many other steps would have more or less of what late devices
             impose, in nine of ten cases; 0 where one device is late for good.
+        longer: category of the kernels that take longer on the late devices, where other products
+            do not: the devices are not slow, and launches do not show what those kernels were
+            given to do.
     """
 
     devices: list[int]
@@ -92,6 +95,7 @@ class Lateness:
     more_time: float = 1.0
     varies: bool = False
     chance: float = 0.0
+    longer: str = ""
 
     @property
     def same_kernels(self) -> bool:

@@ -15,7 +15,7 @@ from stepscope.simulation.changes import (
     RemoveOps,
     ScaleKernels,
     ScaleOps,
-    WithoutSums,
+    WithoutTransfers,
 )
 from stepscope.simulation.model import Prediction, Simulation
 from stepscope.simulation.ranks import Matched, MatchedJob, MatchedOps
@@ -40,5 +40,5 @@ __all__ = [
     "ScaleKernels",
     "ScaleOps",
     "Simulation",
-    "WithoutSums",
+    "WithoutTransfers",
 ]

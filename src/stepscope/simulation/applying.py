@@ -85,8 +85,8 @@ def _one(subject: Subject, change: Change, bound: Bound) -> tuple[Subject, int]:
         case edit.OverlapCommunication():
             after = overlap.overlap_communication(subject, change, bound)
             count = int(subject.program.communication.sum())
-        case edit.WithoutSums():
-            after, count = overlap.without_sums(subject, change, bound)
+        case edit.WithoutTransfers():
+            after, count = overlap.without_transfers(subject, change, bound)
         case edit.ScaleKernels():
             after, count = scale_kernels(subject, change)
         case edit.LoadedBeside(more):
@@ -106,7 +106,7 @@ _OPEN: Final = (
     | edit.CallCompiled
     | edit.LoadedBeside
     | edit.OverlapCommunication
-    | edit.WithoutSums
+    | edit.WithoutTransfers
     | edit.DeviceLike
     | edit.EvenWork
     | Edit

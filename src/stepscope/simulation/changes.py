@@ -159,21 +159,23 @@ class OverlapCommunication:
 
 
 @dataclass(frozen=True)
-class WithoutSums:
-    """Certain sums of gradients are gone, and the compute beside them is as quick as alone.
+class WithoutTransfers:
+    """Certain transfers are gone, and the compute beside them is as quick as alone.
 
     Attributes:
-        ops: ``gpu_op.id`` of the sums.
+        ops: ``gpu_op.id`` of the transfers.
         rank: the rank whose operations they are; None where there is only one.
+        what: what they are, in words.
     """
 
     ops: tuple[int, ...]
     rank: int | None = None
+    what: str = "sums of gradients"
 
     @property
     def text(self) -> str:
         """The change in words."""
-        return f"{len(self.ops):,} sums of gradients are left out"
+        return f"{len(self.ops):,} {self.what} are left out"
 
 
 @dataclass(frozen=True)
@@ -231,7 +233,7 @@ Change = (
     | CallCompiled
     | LoadedBeside
     | OverlapCommunication
-    | WithoutSums
+    | WithoutTransfers
     | RankLike
     | DeviceLike
     | EvenWork

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final, Literal
 
+import numpy as np
+
+from stepscope.collectives import kinds
 from stepscope.collectives.job import Collectives
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
@@ -12,8 +16,11 @@ from stepscope.diagnosis.collective_figures import (
     busiest_use,
     position,
 )
+from stepscope.intervals import overlap_per_window
+from stepscope.intervals.distinct import distinct_values
 from stepscope.kernels.accumulation import repeated_sums
-from stepscope.simulation import OverlapCommunication, WithoutSums
+from stepscope.simulation import OverlapCommunication, WithoutTransfers
+from stepscope.trace.frame import IntArray
 
 _ID = "exposed_communication"
 
@@ -71,6 +78,41 @@ _NO_SYNC: Final = (
     "sum gradients once a step: all micro-batches but the last inside no_sync(), forward pass and "
     "backward pass both (DistributedDataParallel decides in the forward pass)"
 )
+_MOSTLY: Final = 0.5
+"""Part of what is exposed that one sort of transfer must take to be what is to be repaired."""
+
+_PLACES: Final = 2
+"""In how many places of a step such transfers stand, between products."""
+
+_SEVERAL: Final = 2
+"""Gathers a step, and their gradients, from which on they are not of the whole model's weights."""
+_ALL_OF: Final = 0.95
+_MUCH: Final = 0.3
+"""What of gathers and their gradients is exposed where compute waits for each, and their part of
+all that is exposed."""
+
+_SORTS: Final = {
+    "broadcast": (
+        "a broadcast, as of buffers before each forward pass",
+        (
+            "DistributedDataParallel(broadcast_buffers=False), where buffers are the same on every "
+            "rank anyway: frozen or quantised weights, constant tables, statistics that no loss "
+            "needs; or keep such tensors out of the buffers",
+            "broadcast once before training what never changes",
+        ),
+        re.compile("Broadcast", re.IGNORECASE),
+    ),
+    "all-gather": (
+        "an all-gather, as of results for a metric or a loss over all samples",
+        (
+            "gather less: reduce on each rank before (classes instead of scores, sums and counts "
+            "instead of values), in 16 bits, and metrics every some steps or at the end",
+        ),
+        re.compile("AllGather", re.IGNORECASE),
+    ),
+}
+"""Transfers that a data-parallel step can do without: what they are, what to do, kernels' names."""
+
 _OTHERWISE = [
     "let communication begin as soon as its data is ready, on its own stream, and wait for it only "
     "where the result is used",
@@ -78,13 +120,21 @@ _OTHERWISE = [
     "the same machines",
 ]
 
+_GATHERED: Final = [
+    "gather what the other ranks use and no more: borders instead of whole parts, keys and values "
+    "before heads are repeated, what a rank's experts get, in 16 bits",
+    "reduce on each rank before gathering, or split the work so that the next operation needs no "
+    "gather",
+    "begin the gather of the next part while this one computes, on its own stream",
+]
+"""Instead of what the group is likely for, where compute waits for gathers of activations."""
+
 _OF: Final[dict[str, Literal["gradients", "path"]]] = {
     "data_parallel": "gradients",
     "sharded_data_parallel": "gradients",
     "tensor_parallel": "path",
     "sequence_parallel": "path",
     "context_parallel": "path",
-    "expert_parallel": "path",
 }
 """What is communicated, as far as that limits what it can hide behind."""
 
@@ -113,6 +163,15 @@ def detect(case: Case) -> Detection | None:
         figures.append(bandwidth)
         message += "; the bus bandwidth is {bus_bandwidth}"
     repeated = _repeated_sums(case) if use == "data_parallel" else []
+    sort, others = _no_sums(case) if use == "data_parallel" and not repeated else ("", [])
+    activations = not others and _of_activations(c)
+    advice = _GATHERED if activations else _ADVICE.get(use, _OTHERWISE)
+    if others:
+        message += (
+            f"; most of what is exposed is no sum of gradients but {_SORTS[sort][0]}; the "
+            "prediction is for a step without it"
+        )
+        advice = [*_SORTS[sort][1], *_OTHERWISE[:1]]
     if repeated:
         message += (
             "; each of a step's backward passes sums the gradients, where those of the last would "
@@ -122,25 +181,85 @@ def detect(case: Case) -> Detection | None:
         time_ns=time,
         direct_ns=min(time, alone),
         message=message,
-        recommendations=[*([_NO_SYNC] if repeated else []), *_ADVICE.get(use, _OTHERWISE)],
+        recommendations=[*([_NO_SYNC] if repeated else []), *advice],
         figures=figures,
         floor_ns=max(compute, _hosts_need(case, c, "expected")),
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
-        change=repeated[0] if repeated else OverlapCommunication(_OF.get(use, "any")),
-        also=tuple(repeated[1:]),
-        max_gain_ns=None if repeated else time,  # what a rank waits for another one stays
+        change=next(
+            iter([*repeated, *others]),
+            OverlapCommunication("any" if activations else _OF.get(use, "any")),
+        ),
+        also=tuple([*repeated, *others][1:]),
+        alternative=OverlapCommunication("any") if others else None,
+        # what a rank waits for another one stays
+        max_gain_ns=None if repeated or others else time,
     )
 
 
-def _repeated_sums(case: Case) -> list[WithoutSums]:
+def _of_activations(c: Collectives) -> bool:
+    """Whether what is exposed is mostly gathers, and the scattered sums that are their gradients.
+
+    Several a step, for all of which compute waits: shards of weights are gathered ahead of it.
+    """
+    facts = c.facts
+    kind = c.matched.instances.kind[facts.instance]
+    gathers, scatters = (kind == kinds.KINDS.index(k) for k in ("all_gather", "reduce_scatter"))
+    both = gathers | scatters
+    moved, exposed = float(facts.transfer[both].sum()), float(facts.exposed_transfer[both].sum())
+    a_step = len(c.parts.wall) * len(c.participants)
+    return (
+        min(int(gathers.sum()), int(scatters.sum())) >= _SEVERAL * a_step
+        and exposed >= _ALL_OF * moved
+        and exposed >= _MUCH * float(facts.exposed_transfer.sum())
+    )
+
+
+def _no_sums(case: Case) -> tuple[str, list[WithoutTransfers]]:
+    """Transfers of data-parallel ranks that are no sums of gradients, where they are most exposed.
+
+    Returns:
+        Which sort of them takes most (a key of ``_SORTS``), and all of that sort without.
+    """
+    exposed = dict.fromkeys(_SORTS, 0.0)
+    every = 0.0
+    rows: list[dict[str, IntArray]] = []
+    for each in case.job.cases:
+        kernels, gpu = each.explanation.kernels, each.explanation.gpu
+        moved = gpu.is_communication & kernels.steady
+        heavy = kernels.gpu.is_kernel & kernels.in_category("matmul", "convolution", "attention")
+        worked = np.zeros(len(moved), np.int64)  # products before each operation
+        worked[kernels.order] = np.cumsum(heavy[kernels.order])
+        begin, end = gpu.ops["start_ns"], gpu.ops["end_ns"]
+        covered = overlap_per_window(gpu.union_of(gpu.is_compute), begin, end)
+        alone = np.where(moved, end - begin - covered, 0)
+        every += float(alone.sum())
+        rows.append({})
+        for sort, (_, _, names) in _SORTS.items():
+            mine = moved & gpu.ops.matches("name", names)
+            # layer by layer they are of weights, which the next layer needs
+            if len(distinct_values(worked[mine])) <= _PLACES * kernels.n_steady:
+                exposed[sort] += float(alone[mine].sum())
+            rows[-1][sort] = np.flatnonzero(mine)
+    most = max(exposed, key=lambda sort: exposed[sort])
+    if exposed[most] < _MOSTLY * every or not all(len(found[most]) for found in rows):
+        return "", []
+    return most, [
+        WithoutTransfers(
+            tuple(each.explanation.gpu.ops["id"][found[most]].tolist()), each.rank, f"{most}s"
+        )
+        for each, found in zip(case.job.cases, rows, strict=True)
+    ]
+
+
+def _repeated_sums(case: Case) -> list[WithoutTransfers]:
     """The sums of gradients that each rank makes too often; none where any makes them once."""
     cases = case.job.cases
     found = [repeated_sums(each.explanation.kernels) for each in cases]
     if not all(map(len, found)):
         return []
     return [
-        WithoutSums(tuple(each.explanation.gpu.ops["id"][rows].tolist()), each.rank)
+        WithoutTransfers(tuple(each.explanation.gpu.ops["id"][rows].tolist()), each.rank)
         for each, rows in zip(cases, found, strict=True)
     ]
 

@@ -50,7 +50,9 @@ def detect(case: Case) -> Detection | None:
     figures = [*late_figures(), surplus_figure("compute")]
     # tokens that one expert does not get, lookups and samples that one rank does not, others do
     dealt = not (experts or tables or late.in_turn or late.varies) and _in_updates(c, late)
-    uneven = late.uneven_data or dealt or ((experts or tables) and not late.in_turn)
+    uneven = (
+        late.uneven_data or bool(late.longer) or dealt or ((experts or tables) and not late.in_turn)
+    )
     time, time_sql, chance = late.imposed_ns, None, late.chance
     if uneven:
         more = beyond_mean_ns(c.parts)
@@ -111,6 +113,21 @@ def detect(case: Case) -> Detection | None:
             "rank that has least, not by their number or in the order of the model",
             "split the largest matrices, or update all of them on every rank where the update is "
             "quicker than the gather of its results",
+        ]
+    elif late.longer:
+        message = (
+            "{late} computes {compute_ns} per step, the others {others_compute_ns}, with as many "
+            f"kernels and threads: its {late.longer} kernels take longer, while its other products "
+            "take as long as on the others, so that the GPU is not slow: it has more to do in "
+            "each; the others wait {others_wait_ns} per step for it inside collectives; shared "
+            "out evenly, every rank would compute {mean_compute_ns}"
+        )
+        recommendations = [
+            "fill batches and packs by the pairs of tokens that attention computes (the squares of "
+            "the lengths), not by tokens alone: give each rank long sequences and short ones"
+            if late.longer == "attention"
+            else "give every rank as much work: operands of the same sizes on all of them",
+            "sort or bucket samples by length over all ranks, so that a step's are alike",
         ]
     else:
         message = (
