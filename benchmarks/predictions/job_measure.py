@@ -215,12 +215,17 @@ def main() -> None:
     parser.add_argument("--module", default="", help="whose programs; all if empty")
     parser.add_argument("--seconds", type=float, default=1e9)
     parser.add_argument("--ranks", type=int, default=0, help="only jobs of so many; all if 0")
+    parser.add_argument(
+        "--together", type=int, default=TOGETHER, help="processes of pairs prepared at a time"
+    )
     given = parser.parse_args()
     known = programs(given.module)
     what, _, mode = given.mode.partition("-")
     if what == "all":
         chosen = by_hash([p for n, p in known.items() if not given.names or n in given.names])
-        everything(fitting(chosen, given.ranks), given.folder, given.seconds, command, TOGETHER)
+        everything(
+            fitting(chosen, given.ranks), given.folder, given.seconds, command, given.together
+        )
     elif what == "ranks":
         sys.exit(ranks_of(mode, known[given.names[0]], given.folder))
     else:
