@@ -258,6 +258,27 @@ def test_tf32_has_half_precision_before_it(tmp_path: Path) -> None:
     assert "TF32" in lever.message
 
 
+def test_attention_alone_in_single_precision_is_given_narrow_operands(tmp_path: Path) -> None:
+    """Whose GEMMs are in half precision: rotary angles have widened queries and keys."""
+    single = "fmha_cutlassF_f32_aligned_64x64_rf_sm80(AttentionKernel<float>::Params)"
+    steps = Steps()
+    for i in range(STEPS):
+        begin = steps.host
+        for _ in range(6):
+            for kernel, us, blocks in (
+                (BF16, 200.0, 1000),
+                (single, 500.0, 4),
+                (BF16, 100.0, 1000),
+            ):
+                steps.launch(kernel, us, blocks=blocks)
+        steps.build.range(begin, steps.host, f"step_{i}")
+    lever = named(run(steps, tmp_path), "lower_precision")
+    assert "q.to(v.dtype)" in lever.recommendations[0]
+    ratio = dict(precision.ATTENTION_OF_BLOCKS)[4]
+    expected = 6 * (500e3 - START_NS) * (1 - 1 / ratio)
+    assert lever.time_ns_per_step == pytest.approx(expected, rel=0.01)
+
+
 def test_small_grids_gain_with_twice_the_batch(tmp_path: Path) -> None:
     steps = Steps()
     for i in range(STEPS):

@@ -319,7 +319,10 @@ CAUSE = Cause(
     ),
     prediction=(
         "the step without the exposed transfer, at best by as much as there is compute without "
-        "communication beside it; where a step sums its gradients in several backward passes "
+        "communication beside it. What rather is not sent than hidden (gathers of activations that "
+        "compute waits for, tokens of experts) goes nearly as a whole, and what a data-parallel "
+        "step can do without (broadcasts of buffers, gathers of results) with all that it slows; "
+        "where a step sums its gradients in several backward passes "
         "(kernels/accumulation.py), the step with the sums of the last one alone, and without "
         "what the others slow beside them"
     ),

@@ -83,7 +83,8 @@ CAUSE = Cause(
     definition=(
         "One kernel takes a noticeable part of the step and reaches a small part of what its work "
         "allows: a GEMM whose shape gives a far shorter time at the device's peaks, a long "
-        "kernel with fewer blocks than SMs, GEMMs over large batches of tiny matrices, or the "
+        "kernel with fewer blocks than SMs (a softmax over a few long rows), GEMMs over large "
+        "batches of tiny matrices, or the "
         "gradient of indexing whose rows are indexed again and again."
     ),
     differential=(

@@ -261,7 +261,9 @@ CAUSE = Cause(
     ),
     differential=(
         "straggler takes longer for the same work: told apart by what was launched, the number of "
-        "kernels and of their threads. exposed_communication excludes waiting for late ranks."
+        "kernels and of their threads; where these are the same, some products take longer and "
+        "others do not (attention over longer sequences). exposed_communication excludes waiting "
+        "for late ranks."
     ),
     prediction=(
         "the step with the late rank's work as that of the others, operation by operation; the "

@@ -219,7 +219,8 @@ CAUSE = Cause(
     differential=(
         "exposed_communication is data that moves without compute beside it: waiting for a late "
         "rank is no part of it. load_imbalance is a rank that was given more work; a straggler "
-        "takes longer for the same. What all ranks suffer from (launch_bound, input_starvation) is "
+        "takes longer for the same, whatever it multiplies. What all ranks suffer from "
+        "(launch_bound, input_starvation) is "
         "reported as such, even where one of them happens to be last. A rank that only the "
         "recording slows is none."
     ),

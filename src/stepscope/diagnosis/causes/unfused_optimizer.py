@@ -73,7 +73,7 @@ CAUSE = Cause(
         "(multiply, lerp, addcmul, sqrt, divide, addcdiv) for each of them: thousands of kernels "
         "that read and write every tensor again, launched one by one. A fused optimizer does the "
         "whole update of many parameters in one kernel. Multi-tensor kernels (foreach) count as "
-        "repaired."
+        "repaired. So does an average of the weights (EMA) go through them one by one."
     ),
     differential=(
         "launch_bound is the same waiting all over the step: where the rest of the step waits for "

@@ -37,6 +37,12 @@ _CAST_BYTES: Final = 6  # four are read, two written
 _SINGLE_ATTENTION: Final = re.compile(r"fmha_cutlass[FB]_f32")
 """Fused attention in single precision: half precision has kernels of a newer design."""
 
+_NARROW_OPERANDS: Final = (
+    "give attention its operands in half precision, as the GEMMs have theirs: cast queries and "
+    "keys back behind what widens them (rotary angles or norms in float32), q.to(v.dtype)"
+)
+"""What to do where attention alone is in single precision."""
+
 _NAMES: Final = {"fp32": "FP32 on CUDA cores", "tf32": "TF32", "16bit": "BF16 or FP16",
                  "8bit": "FP8"}  # fmt: skip
 
@@ -102,6 +108,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             ]
             if eight
             else [
+                *([_NARROW_OPERANDS] if attention.all() else []),
                 f"with torch.autocast('cuda', dtype=torch.{dtype}): around forward and loss, "
                 "which halves the bytes of activations as well",
                 "torch.set_float32_matmul_precision('high') where single precision must stay",
@@ -175,10 +182,11 @@ LEVER = Lever(
         "finding. Short GEMMs gain nothing and are not counted."
     ),
     prediction=(
-        "the GEMMs at what is achieved of both types' peaks, not beyond what shapes and memory "
-        "allow, plus the casts of their operands and results; attention in single precision at "
-        "what newer kernels gain. The range goes from three quarters of that gain (FP8: two "
-        "fifths) to a fifth more"
+        "half precision by the replay with the setting precision (autocast around forward pass and "
+        "loss, its casts included). FP8, and of several ranks half precision, too: the GEMMs at "
+        "what is achieved of both types' peaks, not beyond what shapes and memory allow, plus the "
+        "casts of their operands and results; attention in single precision at what newer kernels "
+        "gain. The range goes from three quarters of that gain (FP8: two fifths) to a fifth more"
     ),
     reference="NVIDIA datasheets in kernels/ceilings.py; PyTorch: torchao.float8",
     find=find,

@@ -215,8 +215,8 @@ def with_casts(subject: Subject, facts: Facts, changed: BoolArray, bound: Bound)
     forward = steady & kernels.in_phase("forward")
     count = max(kernels.per_step(int(steady.sum())), 1.0)
     rows = np.flatnonzero(forward)
-    told = _takes_single(facts)[rows].astype(np.float64)
-    cast: FloatArray = {"low": 0 * told, "expected": told, "high": (1 + told) / 2}[bound]
+    single = _takes_single(facts)[rows].astype(np.float64)
+    cast: FloatArray = {"low": 0 * single, "expected": single, "high": (1 + single) / 2}[bound]
     inputs = kernels.per_step(float((_input_elements(kernels, rows) * cast).sum()))
     # what losses get is widened, and its gradient narrowed
     gemms = kernels.in_category("matmul", "convolution") & kernels.steady

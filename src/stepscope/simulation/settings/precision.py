@@ -279,9 +279,11 @@ SETTING = Setting(
         "datasheet's peaks, or measured ceilings with --ceilings), but not less than their bytes "
         "take at memory speed; attention gets the newer kernels that half precision has. With "
         "16 bits, convolutions take what their shapes tell, conversions of the layout included, "
-        "pointwise kernels between products move fewer bytes, what computes the loss does not, "
-        "batch normalisation in BF16 takes PyTorch's own kernels, and autocast's casts are added, "
-        "on the device by their bytes and on the host as launches"
+        "pointwise kernels behind a product move fewer bytes up to what autocast keeps in single "
+        "precision (norms, softmax, a residual), what computes the loss does not, "
+        "batch normalisation in BF16 takes PyTorch's own kernels, and autocast's casts are added "
+        "where single precision comes before a product, on the device by their bytes and on the "
+        "host as launches"
     ),
     assumes="autocast around forward and loss; accuracy is not looked at",
     checked="FP32 or TF32 to BF16, and FP32 to TF32; FP8 is extrapolated",
