@@ -216,11 +216,19 @@ def filled(stepscope: Stepscope, diagnosed: tuple[Path, str]) -> Stepscope:
     return stepscope
 
 
+@pytest.fixture(scope="module")
+def mended(diagnosed: tuple[Path, str], tmp_path_factory: pytest.TempPathFactory) -> Stepscope:
+    """The command line with a copy of that cache, which each test leaves whole again."""
+    command = Stepscope(tmp_path_factory.mktemp("mended") / "cache")
+    shutil.copytree(diagnosed[0], command.cache)
+    return command
+
+
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_entry_is_made_again(
-    damage, filled: Stepscope, diagnosed: tuple[Path, str], sqlite_capture: Path
+    damage, mended: Stepscope, diagnosed: tuple[Path, str], sqlite_capture: Path
 ) -> None:
-    stepscope, (_, first) = filled, diagnosed
+    stepscope, (_, first) = mended, diagnosed
     assert stepscope("diagnose", sqlite_capture, "--format", "json").stdout == first
     (entry,) = entries(stepscope.cache)
     damage(entry)

@@ -19,7 +19,8 @@ from stepscope.api.inputs import bundled_capture
 @pytest.fixture(scope="module")
 def reader() -> Iterator[Any]:
     engine()  # skip before a browser is started
-    with launched() as found:
+    # to optimize what runs for a second takes longer than the second
+    with launched("--js-flags=--liftoff-only") as found:
         yield found
 
 

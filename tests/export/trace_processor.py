@@ -90,8 +90,14 @@ class Answers:
 
     def numbers(self) -> Iterator[int]:
         """Packed numbers."""
-        while self._at < len(self._data):
-            yield self._number()
+        value = shift = 0
+        for byte in self._data[self._at :]:
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                yield value
+                value = shift = 0
+        self._at = len(self._data)
 
     def _bytes(self, size: int) -> bytes:
         self._at += size

@@ -30,16 +30,22 @@ def elsewhere(tmp_path_factory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture
-def export(tmp_path):
-    """A database of many pages."""
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A database of many pages; do not change it."""
     tables = small()
     tables["CUPTI_ACTIVITY_KIND_RUNTIME"] = [call(i, i + 1, 1, i) for i in range(20_000)]
     tables["CUPTI_ACTIVITY_KIND_KERNEL"] = [kernel(i, i + 1, i, 2) for i in range(20_000)]
     tables["ANALYSIS_DETAILS"] = window(30_000)
+    return make(tmp_path_factory.mktemp("whole") / "run.sqlite", tables)
+
+
+@pytest.fixture
+def export(tmp_path, whole):
+    """A copy of it, alone in a folder."""
     folder = tmp_path / "in"
     folder.mkdir()
-    return make(folder / "run.sqlite", tables)
+    return Path(shutil.copy(whole, folder))
 
 
 def refused(path, elsewhere) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import sqlite3
 import sys
 
 import numpy as np
@@ -217,11 +219,15 @@ def test_event_times_of_newer_exports(tmp_path):
     assert [row["time_ns"] for row in rows(read(old, tmp_path), "event_record")] == [None]
 
 
-def many(count: int) -> dict:
-    tables = small()
-    tables["CUPTI_ACTIVITY_KIND_RUNTIME"] = [
+def many_calls(count: int) -> list:
+    return [
         call(10 * i, 10 * i + 5, 1, i, globalTid=MAIN if i % 3 else WORKER) for i in range(1, count)
     ]
+
+
+def many(count: int) -> dict:
+    tables = small()
+    tables["CUPTI_ACTIVITY_KIND_RUNTIME"] = many_calls(count)
     tables["CUPTI_ACTIVITY_KIND_KERNEL"] = [
         kernel(10 * i + 6, 10 * i + 9, i, 2, streamId=7 + i % 2) for i in range(1, count)
     ]
@@ -261,16 +267,16 @@ def test_shuffled_rows_give_the_same_trace(tmp_path, count):
 
 @pytest.mark.parametrize("mixed", [True, False])
 def test_only_mixed_tables_are_sorted_by_sqlite(tmp_path, mixed):
-    tables = many(70_000)
+    calls = many_calls(70_000)
     if mixed:
-        random.Random(1).shuffle(tables["CUPTI_ACTIVITY_KIND_RUNTIME"])
-    source = SqliteSource(make(tmp_path / "a.sqlite", tables))
+        random.Random(1).shuffle(calls)
+    source = SqliteSource(make(tmp_path / "a.sqlite", {"CUPTI_ACTIVITY_KIND_RUNTIME": calls}))
     found = []
     for batch in source.batches(
         "CUPTI_ACTIVITY_KIND_RUNTIME", {"start": "int"}, lambda n, what: None, order="start"
     ):
         found += batch.column(0).to_pylist()
-    assert found == sorted(row["start"] for row in tables["CUPTI_ACTIVITY_KIND_RUNTIME"])
+    assert found == sorted(row["start"] for row in calls)
     assert source._is_mixed("CUPTI_ACTIVITY_KIND_RUNTIME", "start") == mixed
     source.close()
 
@@ -295,10 +301,11 @@ def test_late_text_after_nulls(tmp_path, reader):
     ]
     tables["NVTX_EVENTS"] = ranges
     trace = read(make(tmp_path / "a.sqlite", tables), tmp_path)
-    found = rows(trace, "range")
+    found = trace.arrow("range")
     assert len(found) == len(ranges)
-    assert {row["name"] for row in found[:70_000]} == {"gemm(float*)"}
-    assert [(row["name"], row["payload"]) for row in found[70_000:]] == [
+    assert found["name"][:70_000].unique().to_pylist() == ["gemm(float*)"]
+    late = found.slice(70_000)
+    assert list(zip(late["name"].to_pylist(), late["payload"].to_pylist(), strict=True)) == [
         ("late", "-4"),
         ("later", "1.5"),
         ("json", '{"a": 1}'),
@@ -307,20 +314,32 @@ def test_late_text_after_nulls(tmp_path, reader):
     assert trace.meta.problems == []
 
 
+@pytest.fixture(scope="module")
+def calls(tmp_path_factory):
+    """An export of more calls than a batch holds, of which copies are changed."""
+    tables = small()
+    tables["CUPTI_ACTIVITY_KIND_RUNTIME"] = many_calls(70_000)
+    tables["ANALYSIS_DETAILS"] = window(20 * 70_000)
+    del tables["CUPTI_ACTIVITY_KIND_KERNEL"]
+    return make(tmp_path_factory.mktemp("calls") / "calls.sqlite", tables)
+
+
 @pytest.mark.parametrize("where", [0, 5, 69_990])
-def test_text_in_an_integer_column(tmp_path, reader, where):
+def test_text_in_an_integer_column(tmp_path, reader, calls, where):
     """SQLite lets any value into any column; the row is left out, wherever it stands."""
-    tables = many(70_000)
-    calls = tables["CUPTI_ACTIVITY_KIND_RUNTIME"]
-    calls[where] = calls[where] | {"end": "soon"}
-    calls[where + 1] = calls[where + 1] | {"start": 1.5}
-    calls[where + 2] = calls[where + 2] | {"nameId": b"\xff"}
-    calls[where + 3] = calls[where + 3] | {"returnValue": "zero"}
-    del tables["CUPTI_ACTIVITY_KIND_KERNEL"], tables["CUPTI_ACTIVITY_KIND_MEMCPY"]
-    trace = read(make(tmp_path / "a.sqlite", tables), tmp_path)
+    path = tmp_path / "a.sqlite"
+    shutil.copy(calls, path)
+    with sqlite3.connect(path) as db:
+        misfits = [("end", "soon"), ("start", 1.5), ("nameId", b"\xff"), ("returnValue", "zero")]
+        for row, (column, value) in enumerate(misfits, where + 1):
+            db.execute(
+                f"UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET {column} = ? WHERE rowid = ?", (value, row)
+            )
+    db.close()
+    trace = read(path, tmp_path)
     starts = trace.arrow("api_call")["start_ns"].to_pylist()
     left = {10 * (where + 1), 10 * (where + 2), 10 * (where + 3)}
-    assert len(starts) == len(calls) - 3
+    assert len(starts) == 69_999 - 3
     assert not left & set(starts)
     # the fourth misfit is no reason to leave its row out: the value alone is
     assert problems(trace.meta)["bad_value"] == 4
@@ -393,8 +412,6 @@ def test_untrusted_names(tmp_path, reader):
 
 
 def test_invalid_utf8(tmp_path, reader):
-    import sqlite3
-
     path = make(tmp_path / "a.sqlite", small())
     db = sqlite3.connect(path)
     db.execute("UPDATE StringIds SET value = CAST(x'67ff656d6d' AS TEXT) WHERE id = 2")

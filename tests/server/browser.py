@@ -77,12 +77,12 @@ def chromium() -> str:
 
 
 @contextlib.contextmanager
-def launched() -> Iterator[Any]:
-    """A browser for as long as the block; skips where there is none."""
+def launched(*flags: str) -> Iterator[Any]:
+    """A browser for as long as the block, with further flags; skips where there is none."""
     api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     path = chromium()
     with api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=path, args=[*FLAGS, *flags])
         try:
             yield browser
         finally:

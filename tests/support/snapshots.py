@@ -79,8 +79,22 @@ def _column(values: pa.ChunkedArray, exact: bool) -> str:
         parts.append(f"{numbers.min()} to {numbers.max()}")
         content = numbers.astype(f"{'f' if numbers.dtype.kind == 'f' else 'i'}8").tobytes()
     else:
-        texts = list(map(str, here.to_pylist()))
+        texts = _texts(here)
         parts.append(f"{len(set(texts))} different")
         content = "\0".join(texts if exact else sorted(set(texts))).encode()
     places = np.packbits(values.is_null().to_numpy()).tobytes() if exact else b""
     return f"{', '.join(parts)} [{zlib.crc32(places, zlib.crc32(content)):08x}]"
+
+
+def _texts(values: pa.ChunkedArray) -> list[str]:
+    """Values as texts, each distinct one being made once."""
+    if not pa.types.is_dictionary(values.type):
+        try:
+            values = values.dictionary_encode()
+        except pa.ArrowNotImplementedError:  # of lists and the like
+            return list(map(str, values.to_pylist()))
+    found = []
+    for chunk in values.chunks:
+        words = list(map(str, chunk.dictionary.to_pylist()))
+        found += [words[place] for place in chunk.indices.to_pylist()]
+    return found

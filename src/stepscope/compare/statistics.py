@@ -176,8 +176,9 @@ def slow_waves(values: Sequence[float] | Floats) -> tuple[float, int]:
     if n < 2:
         return 0.0, 0
     cosines = _slow_cosines(n) if n <= _KEPT_STEPS else _slow_cosines.__wrapped__(n)
-    projected = cosines @ (data - data.mean())
-    return math.sqrt(float((projected**2).mean()) / n), len(cosines)
+    # for so few values mean() takes several times as long as the sum
+    projected = cosines @ (data - data.sum() / n)
+    return math.sqrt(float((projected**2).sum()) / len(cosines) / n), len(cosines)
 
 
 @lru_cache(maxsize=16)

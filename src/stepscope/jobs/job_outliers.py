@@ -134,11 +134,11 @@ def deviates(values: AnyArray, role: IntArray, least: float) -> Scores:
         tried = tried[middle[tried] - np.median(middle) >= least]
         within = _NORMAL * np.median(np.abs(apart - middle), axis=0)
         errors = _OF_MEDIAN * within / np.sqrt(len(values))
-        few = degrees_of(len(values))
+        few, error = degrees_of(len(values)), float(np.median(errors))
         clearest = 0.0
         for place in reversed(range(len(tried))):
             rest = middle[order[place + 1 :]]
-            between = max(float(rest.std(ddof=1)), float(np.median(errors)))
+            between = max(float(rest.std(ddof=1)), error)
             of_rest = between**2 * (1 + 1 / len(rest))
             variance = of_rest + errors[tried[place]] ** 2
             if not variance:

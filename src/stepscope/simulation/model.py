@@ -147,6 +147,7 @@ class Simulation(ReplayedJob):
         most = _most(sets)
         (expected,) = _over([after], [before], most) if changes else (1.0,)
         gains = expected < 1 - LEAST_GAIN or bool(sets)
+        paces = [self._edited(changes, changed, pace_of=b, tool=tool) for b in ENDS if gains]
         deviating: list[float] = []
         paced_after: list[float] = []
         if gains or is_uncertain(changes, self.subjects):
@@ -154,7 +155,6 @@ class Simulation(ReplayedJob):
                 [self.edited(changes, b, tool=tool) for b in ENDS], [before] * 2, most
             )
         if gains:
-            paces = [self._edited(changes, changed, pace_of=b, tool=tool) for b in ENDS]
             paced_after = _over(paces, [before] * 2, most)
             deviating += paced_after
             if pace.no_longer_woken(self.subjects, after):

@@ -146,7 +146,7 @@ def from_rest(program: Program) -> Program:
     return replace(program, busy_ns=np.minimum(program.busy_ns, known))
 
 
-_SMALL_WORK_BYTES: Final = 1 << 18
+_SMALL_WORK_BYTES: Final = 4 << 20
 """Host work by item and cause that a processor's cache holds."""
 
 

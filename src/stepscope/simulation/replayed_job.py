@@ -72,6 +72,8 @@ class ReplayedJob:
         self._matched = [
             known.get((rank, e.gpu.process_id, e.gpu.device)) for rank, e in self.devices
         ]
+        self._unrecorded_last: tuple[list[Subject], list[Subject]] = ([], [])
+        """The changed programs asked about last, and the same without what recording costs."""
 
     @property
     def measured_step_ns(self) -> int:
@@ -229,7 +231,20 @@ class ReplayedJob:
         """Programs as recorded, or without what recording costs."""
         if tool is None:
             return subjects
-        return pace.unrecorded(subjects, self.recording_factor[tool])
+        if tool != "expected":
+            return pace.unrecorded(subjects, self.recording_factor[tool])
+        if subjects is self.subjects:
+            return self._unrecorded
+        of, found = self._unrecorded_last
+        if of is not subjects:
+            found = pace.unrecorded(subjects, self.recording_factor[tool])
+            self._unrecorded_last = subjects, found
+        return found
+
+    @cached_property
+    def _unrecorded(self) -> list[Subject]:
+        """The unchanged programs without what recording costs."""
+        return pace.unrecorded(self.subjects, self.recording_factor["expected"])
 
     def _paced_by_input(self, subjects: Sequence[Subject]) -> bool:
         """Whether input may come at a pace of its own.

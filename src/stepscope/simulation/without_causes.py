@@ -200,13 +200,15 @@ def without_recording(subject: Subject, factor: float = 1.0) -> Subject:
     work[:, C["profiler_overhead"]] = 0
     # a loader or an optimizer on the CPU does one thing over and over, as the estimate's loops did
     untraced = (program.recording_untraced_ns * min(factor, 1.0)).astype(np.int64)
-    of_events = (program.recording_ns - program.recording_untraced_ns) * min(factor, 1.0)
-    beyond = max(factor - 1.0, 0.0) * program.recorded_share
-    rest = (of_events + beyond * _between_events_ns(program)).astype(np.int64)
-    for cause in NOT_LAUNCHING:
-        taken = np.minimum(untraced, work[:, C[cause]])
-        work[:, C[cause]] -= taken
-        untraced -= taken
+    rest = (program.recording_ns - program.recording_untraced_ns) * min(factor, 1.0)
+    if beyond := max(factor - 1.0, 0.0) * program.recorded_share:
+        rest = rest + beyond * _between_events_ns(program)
+    rest = rest.astype(np.int64)
+    if untraced.any():
+        for cause in NOT_LAUNCHING:
+            taken = np.minimum(untraced, work[:, C[cause]])
+            work[:, C[cause]] -= taken
+            untraced -= taken
     call = program.call_ns.copy()
     taken = np.minimum(rest, work[:, C["launch_bound"]])
     work[:, C["launch_bound"]] -= taken

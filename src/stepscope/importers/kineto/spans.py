@@ -147,8 +147,11 @@ def triples(
     """Three columns of a list of triples; what 64 bits do not hold becomes their limit."""
     none = (MISSING, MISSING, MISSING)
     most = -MISSING - 1
-    flat = (max(min(n, most), MISSING) for v in values for n in _triple(v) or none)
-    return np.fromiter(flat, np.int64, 3 * count).reshape(count, 3)
+    rows = [_triple(value) or none for value in values]
+    try:
+        return np.array(rows, np.int64).reshape(count, 3)
+    except OverflowError:
+        return np.array([[max(min(n, most), MISSING) for n in row] for row in rows], np.int64)
 
 
 def nanoseconds(values: Sequence[float | Decimal]) -> tuple[Ints, npt.NDArray[np.bool_]]:
@@ -322,7 +325,7 @@ class Spans:
     def whole(self, values: list[Any]) -> Ints:
         """Values as int64; those that it does not hold are counted, and count as absent."""
         found = integers(values)
-        if (found == MISSING).any():
+        if np.count_nonzero(found == MISSING) > values.count(MISSING):  # more than are absent
             self.too_large += beyond_int64(values)
         return found
 
