@@ -32,13 +32,39 @@ MOST_BYTES = 50_000_000
 def exam() -> Iterator[Any]:
     """The modules of the exam, which are scripts and no package."""
     sys.path.insert(0, str(EXAM))
-    names = ("columns", "program", "cores", "timing", "gates", "store", "first_seen", "score")
+    names = (
+        "columns",
+        "program",
+        "cores",
+        "timing",
+        "gates",
+        "store",
+        "first_seen",
+        "score",
+        "sides",
+    )
     modules: dict[str, Any] = {name: importlib.import_module(name) for name in names}
     modules["cores"].PINS = False  # the tests' own threads stay where they are
     yield modules
     sys.path.remove(str(EXAM))
     for name in names:
         sys.modules.pop(name, None)
+
+
+def test_kernels_of_both_sides_stay_go_or_come(exam: Any) -> None:
+    """Of three sums two stay, 10 us slower each; a copy goes, a product of another size comes."""
+
+    def kernel(name: str, us: float, grid: int) -> tuple[float, float, str, list[int], list[int]]:
+        return 0.0, us, name, [grid], [128]
+
+    before = [kernel("sum", 100.0, 8)] * 3 + [kernel("copy", 50.0, 8), kernel("gemm", 400.0, 132)]
+    after = [kernel("sum", 110.0, 8)] * 2 + [kernel("gemm", 200.0, 66)]
+    gone, come, same = exam["sides"].differences(before, after)
+    assert [(us, count, name) for us, count, name, _ in gone] == [
+        *((400.0, 1, "gemm"), (100.0, 1, "sum"), (50.0, 1, "copy"))
+    ]
+    assert come == [(200.0, 1, "gemm", "[66] [128]")]
+    assert same == pytest.approx(20.0)
 
 
 def truths() -> list[dict[str, Any]]:
