@@ -25,7 +25,7 @@ from torch.distributed.pipelining import (
 from torch.nn import functional as fn
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 400 pairs"
+WRITTEN_AFTER = "version 0.1 with 400 pairs, opened"
 four = partial(entered(PROGRAMS), marks="steps", ranks=4)  # type: ignore[call-arg]
 two = partial(entered(PROGRAMS), marks="steps", ranks=2)  # type: ignore[call-arg]
 

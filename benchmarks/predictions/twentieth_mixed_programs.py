@@ -22,7 +22,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 400 pairs"
+WRITTEN_AFTER = "version 0.1 with 400 pairs, opened"
 pair = entered(PROGRAMS)
 CUDA = DEVICE.type == "cuda"
 SHORT = torch.bfloat16
