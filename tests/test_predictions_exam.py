@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from stepscope.api import Job
-from stepscope.breakdown.repaired import OF_THE_GAIN
+from stepscope.breakdown.repaired import OF_THE_GAIN, UNFORESEEN
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers
 from stepscope.diagnosis.result import FurtherRepair, ProfilerOverhead
@@ -325,6 +325,10 @@ def test_a_range_with_another_part_of_the_gain(exam: Any) -> None:
     ends = first_seen.with_part(row(0.9, predicted=0.9, low=0.8, high=1.0), 3.0)
     assert ends[1] == 1.0  # it ended at today's step
     assert ends[0] < 0.8
+    # what goes unforeseen makes steps shorter, by a share of what remains
+    ends = first_seen.with_part(row(0.5), 0.3, 0.2)
+    assert ends == pytest.approx((0.5 - math.hypot(0.1, 0.1), 0.6))
+    assert first_seen.with_part(row(0.5, unforeseen=0.2), 0.3, 0.2) == pytest.approx((0.4, 0.6))
     assert (first_seen.holds(row(0.62)), first_seen.holds(row(0.62), 0.5)) == (False, True)
 
 
@@ -342,7 +346,7 @@ def test_ranges_are_as_wide_as_first_predictions_need(exam: Any) -> None:
     """The part of the gain that is left open is the one its documentation was chosen by."""
     first_seen = exam["first_seen"]
     found = first_seen.predicted(first_seen.kept())
-    held = sum(first_seen.holds(one, OF_THE_GAIN) for one in found) / len(found)
+    held = sum(first_seen.holds(one, OF_THE_GAIN, UNFORESEEN) for one in found) / len(found)
     assert 0.85 < held < 0.95
     assert all("name" not in one for one in found)  # which of an unseen set was missed
 

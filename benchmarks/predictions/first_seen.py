@@ -5,8 +5,8 @@ usage: python benchmarks/predictions/first_seen.py [--add ROWS.jsonl SET]
 Each new set of the exam is scored once before the model is changed. ``first_seen.json`` keeps what
 came out, without the names of the programs: whoever works on the model must not know which pair of
 an unseen set was missed. Printed are the errors by set, and which part of the measured ratios lies
-in the predicted ranges for several values of ``breakdown.repaired.OF_THE_GAIN``, which is chosen by
-them. ``--add`` takes rows of ``score.py`` (one JSON object a line).
+in the predicted ranges for several values of ``breakdown.repaired.OF_THE_GAIN`` and ``UNFORESEEN``,
+which are chosen by them. ``--add`` takes rows of ``score.py`` (one JSON object a line).
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ NEAR = 0.1
 TOLERANCE = 0.005
 """A range holds what lies so little beside it."""
 _KEPT = ("source", "measured", "spread", "predicted", "low", "high", "at_least")
-_SHARES = (0.2, 0.35, 0.5, 0.65, 0.8)
+_TRIED = ((0.35, 0.0), (0.5, 0.0), (0.8, 0.0), (0.3, 0.12), (0.4, 0.08), (0.4, 0.12), (0.5, 0.12))
+"""Parts of the gain, and what goes unforeseen."""
 
 Row = dict[str, Any]
 
 
 def kept() -> list[Row]:
-    """All rows: columns of ``score.Row``, the set, and the ``OF_THE_GAIN`` of their ranges."""
+    """All rows: columns of ``score.Row``, the set, and what their ranges leave open.
+
+    ``of_the_gain``, and ``unforeseen`` where that is not 0 (``breakdown.repaired``).
+    """
     rows: list[Row] = json.loads(FIRST_SEEN.read_text(encoding="utf-8"))
     return rows
 
@@ -73,11 +77,11 @@ def is_steady(row: Row) -> bool:
     return bool(row["spread"] <= NOISY)
 
 
-def holds(row: Row, of_the_gain: float | None = None) -> bool:
-    """Whether the measured ratio is in the range, or would be with another part of the gain."""
+def holds(row: Row, of_the_gain: float | None = None, unforeseen: float = 0.0) -> bool:
+    """Whether the measured ratio is in the range, or would be if that left something else open."""
     low, high = row["low"], row["high"]
     if of_the_gain is not None:
-        low, high = with_part(row, of_the_gain)
+        low, high = with_part(row, of_the_gain, unforeseen)
     return within(low, row["measured"], high)
 
 
@@ -86,38 +90,41 @@ def within(low: float, measured: float, high: float) -> bool:
     return bool(low - TOLERANCE <= measured <= high + TOLERANCE)
 
 
-def with_part(row: Row, of_the_gain: float) -> tuple[float, float]:
-    """The ends of a range whose share of the gain is another one; both are independent of the rest.
+def with_part(row: Row, of_the_gain: float, unforeseen: float = 0.0) -> tuple[float, float]:
+    """The ends of a range that leaves something else open; each is independent of the rest.
 
     A range that ends at today's step still does.
     """
     middle, gain = row["predicted"], max(1 - row["predicted"], 0.0)
     more = ((of_the_gain * gain) ** 2 - (row["of_the_gain"] * gain) ** 2) * middle**2
+    further = (unforeseen**2 - row.get("unforeseen", 0.0) ** 2) * middle**2
     below, above = (
-        math.sqrt(max(side**2 + more, 0.0)) for side in (middle - row["low"], row["high"] - middle)
+        math.sqrt(max(side**2 + changed, 0.0))
+        for side, changed in ((middle - row["low"], more + further), (row["high"] - middle, more))
     )
     capped = row["high"] <= 1.0 + TOLERANCE
     return middle - below, min(middle + above, 1.0) if capped else middle + above
 
 
-def _add(path: Path, name: str, of_the_gain: float) -> None:
+def _add(path: Path, name: str, of_the_gain: float, unforeseen: float) -> None:
     rows = kept() if FIRST_SEEN.exists() else []
     for line in path.read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
-        rows.append({"set": name, "of_the_gain": of_the_gain} | {key: row[key] for key in _KEPT})
+        left_open = {"of_the_gain": of_the_gain, "unforeseen": unforeseen}
+        rows.append({"set": name} | left_open | {key: row[key] for key in _KEPT})
     text = ",\n".join(json.dumps(row) for row in rows)
     FIRST_SEEN.write_text(f"[\n{text}\n]\n", encoding="utf-8")
 
 
 def main() -> None:
     """Print the errors by set and the ranges that hold, or keep the rows of a new set."""
-    from stepscope.breakdown.repaired import OF_THE_GAIN
+    from stepscope.breakdown.repaired import OF_THE_GAIN, UNFORESEEN
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--add", nargs=2, metavar=("ROWS", "SET"))
     arguments = parser.parse_args()
     if arguments.add:
-        _add(Path(arguments.add[0]), arguments.add[1], OF_THE_GAIN)
+        _add(Path(arguments.add[0]), arguments.add[1], OF_THE_GAIN, UNFORESEEN)
         return
     for name, found in by_set().items():
         told = ", ".join(
@@ -126,17 +133,19 @@ def main() -> None:
         )
         print(f"{name}: {told}")
     rows = predicted(kept())
-    for share in _SHARES:
+    for tried in _TRIED:
         sides = []
         for steady in (True, False):
             mine = [row for row in rows if is_steady(row) == steady]
-            held = sum(holds(row, share) for row in mine) / len(mine)
+            held = sum(holds(row, *tried) for row in mine) / len(mine)
             widths = [
                 2 * (high - low) / (high + low)
-                for low, high in (with_part(row, share) for row in mine)
+                for low, high in (with_part(row, *tried) for row in mine)
             ]
             sides.append(f"{held:.1%} hold, {statistics.median(widths):.1%} wide")
-        print(f"OF_THE_GAIN {share}: {sides[0]}; turns differ: {sides[1]}")
+        print(
+            f"of the gain {tried[0]}, unforeseen {tried[1]}: {sides[0]}; turns differ: {sides[1]}"
+        )
 
 
 if __name__ == "__main__":

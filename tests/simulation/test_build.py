@@ -10,6 +10,7 @@ import pytest
 from tests.support.build import US, Build
 
 from stepscope.breakdown.explain import explain
+from stepscope.breakdown.repaired import OF_THE_GAIN
 from stepscope.gaps.idle import CAUSES
 from stepscope.simulation import (
     CallCompiled,
@@ -184,8 +185,8 @@ def test_a_blocking_copy_becomes_pinned_and_at_best_hidden(tmp_path: Path):
     assert predicted.step_ns == pytest.approx((20_090 + 5_243) * US, rel=0.01)
     assert predicted.low_ns < 20_090 * US
     # no pinned copy shows the bandwidth, so it may be half of that; of the 15 ms that are gained,
-    # 37 % of the step, a half is open, as a share of the 25 ms that remain
-    apart = np.hypot(5_243, 25_333 * 0.5 * 0.368)
+    # 37 % of the step, a part is open, as a share of the 25 ms that remain
+    apart = np.hypot(5_243, 25_333 * OF_THE_GAIN * 0.368)
     assert predicted.high_ns == pytest.approx((25_333 + apart) * US, rel=0.01)
 
 

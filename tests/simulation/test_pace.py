@@ -195,10 +195,14 @@ def test_steps_to_come_do_not_begin_with_a_device_that_is_busy_with_what_nobody_
 
 
 def test_independent_uncertainties_add_by_their_squares() -> None:
-    low, high = _range(0.5, [0.4, 0.6, 0.53], 0.03)
+    low, high = _range(0.5, [0.4, 0.6, 0.53], 0.03, 0.0)
     assert low == pytest.approx(0.5 - math.hypot(0.1, 0.03))
     assert high == pytest.approx(0.5 + math.hypot(0.1, 0.03, 0.03))
-    assert _range(0.02, [0.0], 0.1)[0] == 0
+    assert _range(0.02, [0.0], 0.1, 0.0)[0] == 0
+    # what goes unforeseen makes the step shorter
+    assert _range(0.5, [0.4, 0.6, 0.53], 0.03, 0.06) == (
+        *(pytest.approx(0.5 - math.hypot(0.1, 0.03, 0.06)), high),
+    )
 
 
 @pytest.mark.parametrize(("device", "apart"), [(0, pace.BETWEEN_RUNS), (10_000, 0.0)])

@@ -314,7 +314,10 @@ def unfused_optimizer(kernels: Kernels, gaps: Gaps) -> UnfusedOptimizer | None:
     charged = idle.launch_inside_ns + int(idle.behind_ns.sum())
     left = _launch_bound_ns(gaps) - charged
     behind = not whole and repair.saved_ns > left
-    return UnfusedOptimizer(repair, len(rows), parameters, behind, once and "mul" in usual)
+    # beside an update by kernels of its own; alone it is one by hand, without a state
+    updated = bool((kernels.in_category("optimizer") & kernels.steady).any())
+    averages = once and updated and "mul" in usual
+    return UnfusedOptimizer(repair, len(rows), parameters, behind, averages)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Final
 
 from stepscope.activity.device import Reader
 from stepscope.breakdown.explain import Explanation
-from stepscope.breakdown.repaired import RUN_TO_RUN, uncertain_share
+from stepscope.breakdown.repaired import RUN_TO_RUN, UNFORESEEN, uncertain_share
 from stepscope.native.library import cores
 from stepscope.simulation import changes as edit
 from stepscope.simulation import graphs, pace
@@ -171,13 +171,15 @@ class Simulation(ReplayedJob):
         if not any(c.paces_input for c in sets) and self._paced_by_input(after):
             deviating.append(max(expected, 1.0))
         off = max(abs(self.replay_error), abs(self.settled_error))
+        beyond = 0.0
         if not changes:
             error = off
         elif gains and _in_one_graph(changes) and _unmoved(expected, paced_after):
             error = math.hypot(graphs.ONE_GRAPH, off)
         else:
             error = uncertain_share(expected, off)
-        low, high = _range(expected, deviating, expected * error)
+            beyond = UNFORESEEN if expected < 1 - LEAST_GAIN else 0.0
+        low, high = _range(expected, deviating, expected * error, expected * beyond)
         return Prediction(
             step_ns=round(measured * expected),
             low_ns=round(measured * low),
@@ -251,12 +253,20 @@ def _over(jobs: Sequence[list[Subject]], before_ns: Sequence[float], most: float
     return [min(slowest_ns(ranks) / before, most) for ranks, before in pairs]
 
 
-def _range(expected: float, others: Sequence[float], error: float) -> tuple[float, float]:
+def _range(
+    expected: float, others: Sequence[float], error: float, beyond: float
+) -> tuple[float, float]:
     """The ends around an expected value whose independent deviations are given one by one.
 
     However uncertain, a program keeps half of what the shortest of them leaves.
+
+    Args:
+        expected: the value.
+        others: what it may be as well.
+        error: what it is uncertain by either way.
+        beyond: what it may be shorter by besides.
     """
-    below = sum(max(expected - other, 0.0) ** 2 for other in others)
+    below = beyond**2 + sum(max(expected - other, 0.0) ** 2 for other in others)
     above = sum(max(other - expected, 0.0) ** 2 for other in others)
     return (
         max(expected - math.sqrt(below + error**2), 0.5 * min([expected, *others])),
