@@ -45,7 +45,7 @@ def shares(facts: Facts) -> list[float]:
     [
         (GELU, autocast.FUNCTIONS),
         (ADD, autocast.SUMS),
-        (GATE, autocast.PRODUCTS),
+        (GATE, autocast.OF_TWO),
         (LAYOUT, autocast.LAYOUTS),
         (DROPOUT, autocast.DROPOUT),
         (NORM, (1.0, 1.0, 1.0)),

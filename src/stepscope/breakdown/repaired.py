@@ -24,15 +24,14 @@ the four newest sets as of the others. With 0.5 of the gain alone, whose ranges 
 87 %, and 81 % of the newest."""
 
 
-def uncertain_share(ratio: float, *others: float, unforeseen: float = 0.0) -> float:
-    """By what share of itself the step after a repair is uncertain.
+def uncertain_share(ratio: float, *others: float) -> float:
+    """By what share of itself the step after a repair is uncertain, either way.
 
     Args:
         ratio: expected step after it, over the step before.
         others: further shares, independent of these.
-        unforeseen: what may go besides (:data:`UNFORESEEN`), towards shorter steps.
     """
-    return math.hypot(RUN_TO_RUN, OF_THE_GAIN * max(1.0 - ratio, 0.0), unforeseen, *others)
+    return math.hypot(RUN_TO_RUN, OF_THE_GAIN * max(1.0 - ratio, 0.0), *others)
 
 
 def widened(after: float, low: float, high: float, before: float) -> tuple[float, float]:
@@ -44,9 +43,8 @@ def widened(after: float, low: float, high: float, before: float) -> tuple[float
         high: upper end likewise.
         before: the step before it.
     """
-    ratio = after / before
-    below, above = (after * uncertain_share(ratio, unforeseen=u) for u in (UNFORESEEN, 0.0))
+    error = after * uncertain_share(after / before)
     return (
-        after - math.hypot(max(after - low, 0.0), below),
-        after + math.hypot(max(high - after, 0.0), above),
+        after - math.hypot(max(after - low, 0.0), error, UNFORESEEN * after),
+        after + math.hypot(max(high - after, 0.0), error),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -24,18 +25,37 @@ from stepscope.collectives.exposure import (
     windows,
     work,
 )
+from stepscope.collectives.kinds import KINDS
 from stepscope.collectives.late import Lateness, lateness, own_time, recording_idle
 from stepscope.collectives.match import Matched, match
 from stepscope.collectives.parallel import Guess, guesses
 from stepscope.intervals import overlap_per_window
 from stepscope.intervals.distinct import among, distinct_values, with_counts
-from stepscope.trace.frame import AnyArray, IntArray
+from stepscope.kernels.accumulation import repeated_sums
+from stepscope.kernels.categories import PRODUCTS
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 _MATCHED: Final = 0.5
 """Ranks of which less of the communication has a counterpart are compared step by step."""
 
 
-_PRODUCTS: Final = ("matmul", "convolution", "attention")
+_MOSTLY: Final = 0.5
+"""Part of what is exposed that one sort of transfer must take to be what is to be repaired."""
+_PLACES: Final = 2
+"""In how many places of a step such transfers stand, between products."""
+_SORTS: Final = {
+    "broadcast": re.compile("Broadcast", re.IGNORECASE),
+    "all-gather": re.compile("AllGather", re.IGNORECASE),
+}
+"""What a data-parallel step sends that is no sum of gradients, by the names of its kernels."""
+
+_SEVERAL: Final = 2
+"""Gathers a step, and their gradients, from which on they are not of the whole model's weights."""
+_ALL_OF: Final = 0.95
+_MUCH: Final = 0.3
+"""What of gathers and their gradients is exposed where compute waits for each, and their part of
+all that is exposed."""
+
 _ALIKE: Final = 0.03
 """Products that are longer by less take as long: runs of one program differ by as much."""
 _SHOWN: Final = 0.2
@@ -187,10 +207,7 @@ class Collectives:
     def _product_times(self, device: int) -> dict[tuple[str, str], float]:
         """Time of a device's products in the shared steps, ns, by category and name."""
         kernels, gpu = self.explained[device].kernels, self.participants[device].gpu
-        begin, end = self.own_windows[device]
-        start = gpu.ops["start_ns"]
-        mine = kernels.in_category(*_PRODUCTS) & (start >= begin[0]) & (start < end[-1])
-        rows = np.flatnonzero(mine)
+        rows = np.flatnonzero(kernels.in_category(*PRODUCTS) & self._in_windows(device))
         took = np.bincount(gpu.ops["name"][rows], weights=kernels.duration_ns[rows])
         return {
             (kernels.classes[at].category, gpu.ops.texts["name"][at]): float(took[at])
@@ -207,13 +224,81 @@ class Collectives:
         """What the communicators are likely for."""
         return guesses(self.explained, self.matched, *self.windows_ns)
 
+    @cached_property
+    def repeated_sums(self) -> list[IntArray]:
+        """Rows of the sums of gradients that each device makes too often; none where any does not.
+
+        See :func:`stepscope.kernels.accumulation.repeated_sums`.
+        """
+        found = [repeated_sums(e.kernels) for e in self.explained]
+        return found if all(map(len, found)) else []
+
+    @cached_property
+    def spare_transfers(self) -> tuple[str, list[IntArray]]:
+        """Transfers that a data-parallel step can do without, where they are most exposed.
+
+        Returns:
+            Which sort of them takes most (a key of ``_SORTS``; empty for none), and the rows of
+            all of that sort on each device.
+        """
+        exposed = dict.fromkeys(_SORTS, 0.0)
+        every = 0.0
+        rows: list[dict[str, IntArray]] = []
+        for e in self.explained:
+            kernels, gpu = e.kernels, e.gpu
+            moved = gpu.is_communication & kernels.steady
+            heavy = gpu.is_kernel & kernels.in_category(*PRODUCTS)
+            worked = np.zeros(len(moved), np.int64)  # products before each operation
+            worked[kernels.order] = np.cumsum(heavy[kernels.order])
+            begin, end = gpu.ops["start_ns"], gpu.ops["end_ns"]
+            covered = overlap_per_window(gpu.union_of(gpu.is_compute), begin, end)
+            alone = np.where(moved, end - begin - covered, 0)
+            every += float(alone.sum())
+            rows.append({})
+            for sort, names in _SORTS.items():
+                mine = moved & gpu.ops.matches("name", names)
+                # layer by layer they are of weights, which the next layer needs
+                if len(distinct_values(worked[mine])) <= _PLACES * kernels.n_steady:
+                    exposed[sort] += float(alone[mine].sum())
+                rows[-1][sort] = np.flatnonzero(mine)
+        most = max(exposed, key=lambda sort: exposed[sort])
+        if exposed[most] < _MOSTLY * every or not all(len(found[most]) for found in rows):
+            return "", []
+        return most, [found[most] for found in rows]
+
+    @cached_property
+    def gathers_activations(self) -> bool:
+        """Whether what is exposed is mostly gathers, and the scattered sums of their gradients.
+
+        Several a step, for all of which compute waits: shards of weights are gathered ahead of it.
+        """
+        facts = self.facts
+        kind = self.matched.instances.kind[facts.instance]
+        gathers, scatters = (kind == KINDS.index(k) for k in ("all_gather", "reduce_scatter"))
+        both = gathers | scatters
+        moved, exposed = (
+            float(facts.transfer[both].sum()),
+            float(facts.exposed_transfer[both].sum()),
+        )
+        a_step = len(self.parts.wall) * len(self.participants)
+        return (
+            min(int(gathers.sum()), int(scatters.sum())) >= _SEVERAL * a_step
+            and exposed >= _ALL_OF * moved
+            and exposed >= _MUCH * float(facts.exposed_transfer.sum())
+        )
+
+    def _in_windows(self, device: int) -> BoolArray:
+        """Operations of a device that begin in the shared steps."""
+        begin, end = self.own_windows[device]
+        start = self.participants[device].gpu.ops["start_ns"]
+        found: BoolArray = (start >= begin[0]) & (start < end[-1])
+        return found
+
     def kernel_means(self, device: int) -> dict[str, float]:
         """Mean duration of each compute kernel of a device in the shared steps, ns, by name."""
         gpu = self.participants[device].gpu
-        begin, end = self.own_windows[device]
-        start = gpu.ops["start_ns"]
-        rows = np.flatnonzero(gpu.is_compute & (start >= begin[0]) & (start < end[-1]))
-        code, length = gpu.ops["name"][rows], gpu.ops["end_ns"][rows] - start[rows]
+        rows = np.flatnonzero(gpu.is_compute & self._in_windows(device))
+        code, length = gpu.ops["name"][rows], (gpu.ops["end_ns"] - gpu.ops["start_ns"])[rows]
         known = len(gpu.ops.texts["name"])
         count = np.bincount(code, minlength=known)
         took = np.bincount(code, weights=length, minlength=known)

@@ -9,6 +9,7 @@ from stepscope.compare.profile import Profile
 from stepscope.compare.result import SetupDifference
 from stepscope.compare.statistics import HOST_NOISE, Difference, assumed_noise
 from stepscope.compare.work import other_work
+from stepscope.kernels.categories import PRODUCTS
 
 HOST_PACE: Final = 1.25
 """Ratio of the lengths of the shortest launching calls (lower decile) from which on the hosts
@@ -128,7 +129,7 @@ def _shapes(profile: Profile) -> dict[object, float]:
     """Calls a step of the heavy kernels by name and shape."""
     found: dict[object, float] = {}
     for k in profile.kernels:
-        if k.category in ("matmul", "convolution", "attention"):
+        if k.category in PRODUCTS:
             key = (k.label, k.grid)
             found[key] = found.get(key, 0.0) + k.calls_per_step
     return found

@@ -35,11 +35,11 @@ from stepscope.diagnosis.result import Finding, Part
 from stepscope.diagnosis.sentence import by_step, filled
 from stepscope.gaps.idle import CAUSES
 from stepscope.intervals.distinct import among
-from stepscope.kernels.kernels import Repair
+from stepscope.kernels.kernels import Kernels, Repair, changed
 from stepscope.simulation import Change, Free, Simulation
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.settings.base import Edit, Facts
-from stepscope.trace.frame import BoolArray, IntArray
+from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -377,6 +377,24 @@ def _with_setting(case: Case, setting: Edit, replays: _Replays) -> tuple[Predict
     least = max(min(before - found.high_ns * a_sample, chosen), 0.0)
     error = replays.replay.replay_error
     return Predicted(step - chosen, step - greatest, step - least, error), after
+
+
+def with_lengths(
+    found: Found, kernels: Kernels, rows: IntArray, lengths: Callable[[Bound], AnyArray]
+) -> Found:
+    """The same with the kernels that a setting shortens.
+
+    Args:
+        found: what was found without the replay.
+        kernels: the device's kernels.
+        rows: those that are looked at.
+        lengths: what each of these takes with the setting at a bound, ns.
+    """
+    old = kernels.duration_ns[rows]
+    low, usual, high = (lengths(bound) for bound in _BOUNDS)
+    less = usual < old
+    ends = float(low[less].sum()), float(high[less].sum())
+    return replace(found, repair=changed(rows[less], old[less], usual[less], *ends))
 
 
 def _part(mask: BoolArray) -> Part:

@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import with_counts
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.kernels import PHASES, Kernels
 from stepscope.trace.frame import AnyArray, IntArray
 
@@ -43,7 +44,7 @@ def repeated_sums(kernels: Kernels) -> IntArray:
     np.maximum.at(longest, step[is_sum], spent[is_sum])
     is_sum &= spent >= _SMALL * longest[step]
     phase = kernels.phase[order]
-    heavy = kernels.in_category("matmul", "convolution", "attention")[order]
+    heavy = kernels.in_category(*PRODUCTS)[order]
     forward = heavy & (phase == PHASES.index("forward"))
     update = phase == PHASES.index("optimizer")
     sums = np.flatnonzero(is_sum)

@@ -41,6 +41,9 @@ CATEGORIES: Final = {
 }
 """Every category and what it holds."""
 
+PRODUCTS: Final = ("matmul", "convolution", "attention")
+"""Categories of the kernels that multiply matrices: they do nearly all of the arithmetic."""
+
 MATHS: Final = {
     "fp64": "double precision",
     "fp32": "single precision on the CUDA cores, without tensor cores",
@@ -245,7 +248,7 @@ def classify(name: str, kind: str = "kernel") -> KernelClass:
     generic = bool(_WRAPPER.search(base)) or short in ("reduce_kernel", "multi_tensor_apply_kernel")
     if not generic:
         category = next((category for category, rule in _RULES if rule.search(plain)), "other")
-        math = _math(plain) if category in ("matmul", "convolution", "attention") else ""
+        math = _math(plain) if category in PRODUCTS else ""
         return KernelClass(category, math, _shortened(short, plain), "", 0, 0, 0)
     operation = _operation(plain[len(base) :])
     if short == "reduce_kernel":

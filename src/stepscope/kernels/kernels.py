@@ -14,7 +14,7 @@ from stepscope.activity import names as words
 from stepscope.activity.device import GpuTimeline, Reader
 from stepscope.intervals.distinct import among, distinct_rows, with_inverse
 from stepscope.kernels.attribution import OF_BACKWARD, Attribution
-from stepscope.kernels.categories import CATEGORIES, MATHS, KernelClass, classify
+from stepscope.kernels.categories import CATEGORIES, MATHS, PRODUCTS, KernelClass, classify
 from stepscope.kernels.ceilings import Ceilings, Peaks, peaks_from, peaks_of
 from stepscope.kernels.derived_peaks import derived_peaks
 from stepscope.kernels.sharing import own_time_ns
@@ -229,9 +229,12 @@ class Kernels:
         """Mask of the kernels of some categories."""
         return among(self.category, [CATEGORY_NAMES.index(f) for f in categories])
 
-    def of_operation(self, *operations: str) -> BoolArray:
-        """Mask of the kernels that compute one of some operations."""
-        of_name = np.array([c.operation in operations for c in self.classes] + [False])
+    def of_operation(self, *operations: str, tensors: int = 0) -> BoolArray:
+        """Mask of the kernels that compute one of some operations; on so many tensors, unless 0."""
+        of_name = np.array(
+            [c.operation in operations and tensors in (0, c.tensors) for c in self.classes]
+            + [False]
+        )
         found: BoolArray = of_name[self.gpu.ops["name"]]
         return found
 
@@ -390,7 +393,7 @@ class Kernels:
             row = np.searchsorted(start, at, side="right") - 1
             inside = (row >= 0) & (end[np.maximum(row, 0)] >= at)
         inside &= ~self.gpu.is_communication
-        heavy = inside & self.in_category("matmul", "convolution", "attention")
+        heavy = inside & self.in_category(*PRODUCTS)
         if self.duration_ns[heavy].sum() > _CLOSURE * self.duration_ns[inside].sum():
             return np.zeros(len(inside), bool)
         return inside
@@ -457,6 +460,9 @@ LAYOUT_CHANGE = re.compile(
     re.IGNORECASE,
 )
 """Kernels that reorder the channels of images before and after convolutions."""
+
+SCATTERED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
+"""Copies by a kernel that go across the rows of what they read or write."""
 
 UPDATE_RUN = 32
 """Elementwise kernels in a row from which on they can be no layer's: layers put a GEMM,

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.kernels.kernels import LAYOUT_CHANGE, PHASES, Kernels, Repair
+from stepscope.kernels.kernels import LAYOUT_CHANGE, PHASES, SCATTERED_COPY, Kernels, Repair
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import shapes_of
 
@@ -83,7 +83,6 @@ cuDNN pads them (``nhwcAddPadding``) and has the kernels of eight then. For each
 as long with channels last as with channels first, in either pass (two programs, H100, BF16)."""
 _PADDED: Final = 4
 
-_PERMUTES: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
 PERMUTED_FORWARD: Final = (1.0, 6.0, 7.5)
 PERMUTED_BACKWARD: Final = (1.0, 4.0, 5.0)
 """Copies that reorder a tensor between two convolutions (pixels or channels are shuffled): what
@@ -185,7 +184,7 @@ def _shares(kernels: Kernels, mine: BoolArray) -> list[tuple[BoolArray, AnyArray
         applied = float((duration * part_used)[transforms].sum())
         passes = passes * np.average(longer[rest], weights=duration[rest])
         found.append((own, np.minimum(passes * applied / whole, 1.0)[:, None]))
-    permuted = _between_convolutions(kernels, named(_PERMUTES.pattern))
+    permuted = _between_convolutions(kernels, named(SCATTERED_COPY.pattern))
     found.append((permuted & ~backward, np.array(PERMUTED_FORWARD)[:, None]))
     found.append((permuted & backward, np.array(PERMUTED_BACKWARD)[:, None]))
     at_end = _ends_with(kernels, mine)

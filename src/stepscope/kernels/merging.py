@@ -33,7 +33,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.kernels.kernels import PHASES, Kernels
+from stepscope.kernels.kernels import PHASES, SCATTERED_COPY, Kernels
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 
 _CONCATENATION: Final = re.compile("CatArrayBatchedCopy")
@@ -51,7 +51,7 @@ gradients of a gate's two halves, H100, PyTorch 2.11)."""
 
 _SCATTERED: Final = (
     (_CONCATENATION, 0.25),
-    (re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy"), 0.35),
+    (SCATTERED_COPY, 0.35),
     (re.compile(r"batch_norm_(?:backward|collect_statistics)_kernel<"), 0.3),
 )
 """Copies between layouts, and the part of their time that a compiled kernel takes for the same
@@ -292,14 +292,8 @@ def _concatenated(
 
 def _linear(kernels: Kernels, rows: IntArray) -> BoolArray:
     """Sums of tensors, multiples by a number, and copies."""
-    of_name = np.array(
-        [
-            c.operation in _SUMS or (c.operation == "Mul" and c.tensors == _OF_A_NUMBER)
-            for c in kernels.classes
-        ]
-        + [False]
-    )
-    found: BoolArray = of_name[kernels.gpu.ops["name"][rows]]
+    by_number = kernels.of_operation("Mul", tensors=_OF_A_NUMBER)
+    found: BoolArray = (kernels.of_operation(*_SUMS) | by_number)[rows]
     return found
 
 

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.activity.device import Reader
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.fusion import WAITING
 from stepscope.kernels.kernels import Kernels
-from stepscope.operators.roofline import PRODUCTS, operator_groups
+from stepscope.operators.roofline import operator_groups
 from stepscope.trace.frame import BoolArray, IntArray
 
 Floats = npt.NDArray[Any]

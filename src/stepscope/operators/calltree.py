@@ -25,7 +25,7 @@ from stepscope.activity.locations import function_at, is_framework_function
 from stepscope.intervals import nest
 from stepscope.intervals.distinct import among, distinct_rows, with_inverse
 from stepscope.kernels.attribution import MODULE_PREFIX, forward_rows
-from stepscope.kernels.categories import classify
+from stepscope.kernels.categories import PRODUCTS, classify
 from stepscope.trace.frame import BoolArray, Frame, IntArray
 from stepscope.trace.text import LONGEST_JUDGED
 
@@ -47,7 +47,6 @@ _FILTERED: Final = frozenset(
     }
 )
 """Helpers that torch's table leaves out, too: their time counts as that of what called them."""
-_GEMMS: Final = ("matmul", "convolution", "attention")
 _TENSOR_CORES: Final = ("tf32", "16bit", "8bit", "tensor")
 
 _OPERATOR_COLUMNS: Final = (
@@ -187,7 +186,7 @@ class CallTree:
     @cached_property
     def _eligible(self) -> BoolArray:
         gemms = among(
-            self.gpu_category, [CATEGORIES.index(kernel_category) for kernel_category in _GEMMS]
+            self.gpu_category, [CATEGORIES.index(kernel_category) for kernel_category in PRODUCTS]
         )
         known: BoolArray = np.not_equal(self._maths, "")
         return gemms & known

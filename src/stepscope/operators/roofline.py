@@ -18,6 +18,7 @@ from stepscope.activity.device import Reader
 from stepscope.breakdown.explain import Explanation
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.jobs.view import JobView
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.kernels.efficiency import FAR_BELOW, LONG_ENOUGH_NS
 from stepscope.kernels.kernels import MATH_NAMES, Kernels
@@ -36,8 +37,6 @@ LAUNCHES = 3
 _TYPES: Final = {"fp64": "double", "fp32": "float", "tf32": "float", "16bit": "c10::BFloat16",
                  "8bit": "c10::Float8_e4m3fn"}  # fmt: skip
 """Type of the operands that an arithmetic has, where the types are not recorded."""
-PRODUCTS: Final = ("matmul", "convolution", "attention")
-"""Categories of the kernels that do the arithmetic of the operators whose work is known."""
 
 
 class OperatorRoofline(msgspec.Struct, frozen=True):

@@ -146,7 +146,8 @@ class Simulation(ReplayedJob):
         after = self._edited(changes, changed, tool=tool)
         most = _most(sets)
         (expected,) = _over([after], [before], most) if changes else (1.0,)
-        gains = expected < 1 - LEAST_GAIN or bool(sets)
+        shorter = expected < 1 - LEAST_GAIN
+        gains = shorter or bool(sets)
         paces = [self._edited(changes, changed, pace_of=b, tool=tool) for b in ENDS if gains]
         deviating: list[float] = []
         paced_after: list[float] = []
@@ -178,7 +179,7 @@ class Simulation(ReplayedJob):
             error = math.hypot(graphs.ONE_GRAPH, off)
         else:
             error = uncertain_share(expected, off)
-            beyond = UNFORESEEN if expected < 1 - LEAST_GAIN else 0.0
+            beyond = UNFORESEEN if shorter else 0.0
         low, high = _range(expected, deviating, expected * error, expected * beyond)
         return Prediction(
             step_ns=round(measured * expected),

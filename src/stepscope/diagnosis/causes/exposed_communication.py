@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from typing import Final, Literal
 
-import numpy as np
-
-from stepscope.collectives import kinds
 from stepscope.collectives.job import Collectives
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
@@ -16,9 +12,6 @@ from stepscope.diagnosis.collective_figures import (
     busiest_use,
     position,
 )
-from stepscope.intervals import overlap_per_window
-from stepscope.intervals.distinct import distinct_values
-from stepscope.kernels.accumulation import repeated_sums
 from stepscope.simulation import OverlapCommunication, WithoutTransfers
 from stepscope.trace.frame import IntArray
 
@@ -78,20 +71,7 @@ _NO_SYNC: Final = (
     "sum gradients once a step: all micro-batches but the last inside no_sync(), forward pass and "
     "backward pass both (DistributedDataParallel decides in the forward pass)"
 )
-_MOSTLY: Final = 0.5
-"""Part of what is exposed that one sort of transfer must take to be what is to be repaired."""
-
-_PLACES: Final = 2
-"""In how many places of a step such transfers stand, between products."""
-
-_SEVERAL: Final = 2
-"""Gathers a step, and their gradients, from which on they are not of the whole model's weights."""
-_ALL_OF: Final = 0.95
-_MUCH: Final = 0.3
-"""What of gathers and their gradients is exposed where compute waits for each, and their part of
-all that is exposed."""
-
-_SORTS: Final = {
+_SPARE: Final = {
     "broadcast": (
         "a broadcast, as of buffers before each forward pass",
         (
@@ -100,7 +80,6 @@ _SORTS: Final = {
             "needs; or keep such tensors out of the buffers",
             "broadcast once before training what never changes",
         ),
-        re.compile("Broadcast", re.IGNORECASE),
     ),
     "all-gather": (
         "an all-gather, as of results for a metric or a loss over all samples",
@@ -108,10 +87,9 @@ _SORTS: Final = {
             "gather less: reduce on each rank before (classes instead of scores, sums and counts "
             "instead of values), in 16 bits, and metrics every some steps or at the end",
         ),
-        re.compile("AllGather", re.IGNORECASE),
     ),
 }
-"""Transfers that a data-parallel step can do without: what they are, what to do, kernels' names."""
+"""Of ``Collectives.spare_transfers`` what each sort is, and what to do."""
 
 _OTHERWISE = [
     "let communication begin as soon as its data is ready, on its own stream, and wait for it only "
@@ -162,21 +140,24 @@ def detect(case: Case) -> Detection | None:
     if bandwidth is not None:
         figures.append(bandwidth)
         message += "; the bus bandwidth is {bus_bandwidth}"
-    repeated = _repeated_sums(case) if use == "data_parallel" else []
-    sort, others = _no_sums(case) if use == "data_parallel" and not repeated else ("", [])
-    activations = not others and _of_activations(c)
+    replicated = use == "data_parallel"
+    repeated = c.repeated_sums if replicated else []
+    sort, spare = c.spare_transfers if replicated and not repeated else ("", [])
+    activations = not spare and c.gathers_activations
     advice = _GATHERED if activations else _ADVICE.get(use, _OTHERWISE)
-    if others:
+    if spare:
+        what, first = _SPARE[sort]
         message += (
-            f"; most of what is exposed is no sum of gradients but {_SORTS[sort][0]}; the "
-            "prediction is for a step without it"
+            f"; most of what is exposed is no sum of gradients but {what}; the prediction is for a "
+            "step without it"
         )
-        advice = [*_SORTS[sort][1], *_OTHERWISE[:1]]
+        advice = [*first, *_OTHERWISE[:1]]
     if repeated:
         message += (
             "; each of a step's backward passes sums the gradients, where those of the last would "
             "do; the prediction is for that"
         )
+    left_out = _without(case, repeated, "sums of gradients") or _without(case, spare, f"{sort}s")
     return Detection(
         time_ns=time,
         direct_ns=min(time, alone),
@@ -187,80 +168,20 @@ def detect(case: Case) -> Detection | None:
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
         next_capture=_next(c, sized=bandwidth is not None),
         change=next(
-            iter([*repeated, *others]),
-            OverlapCommunication("any" if activations else _OF.get(use, "any")),
+            iter(left_out), OverlapCommunication("any" if activations else _OF.get(use, "any"))
         ),
-        also=tuple([*repeated, *others][1:]),
-        alternative=OverlapCommunication("any") if others else None,
+        also=tuple(left_out[1:]),
+        alternative=OverlapCommunication("any") if spare else None,
         # what a rank waits for another one stays
-        max_gain_ns=None if repeated or others else time,
+        max_gain_ns=None if left_out else time,
     )
 
 
-def _of_activations(c: Collectives) -> bool:
-    """Whether what is exposed is mostly gathers, and the scattered sums that are their gradients.
-
-    Several a step, for all of which compute waits: shards of weights are gathered ahead of it.
-    """
-    facts = c.facts
-    kind = c.matched.instances.kind[facts.instance]
-    gathers, scatters = (kind == kinds.KINDS.index(k) for k in ("all_gather", "reduce_scatter"))
-    both = gathers | scatters
-    moved, exposed = float(facts.transfer[both].sum()), float(facts.exposed_transfer[both].sum())
-    a_step = len(c.parts.wall) * len(c.participants)
-    return (
-        min(int(gathers.sum()), int(scatters.sum())) >= _SEVERAL * a_step
-        and exposed >= _ALL_OF * moved
-        and exposed >= _MUCH * float(facts.exposed_transfer.sum())
-    )
-
-
-def _no_sums(case: Case) -> tuple[str, list[WithoutTransfers]]:
-    """Transfers of data-parallel ranks that are no sums of gradients, where they are most exposed.
-
-    Returns:
-        Which sort of them takes most (a key of ``_SORTS``), and all of that sort without.
-    """
-    exposed = dict.fromkeys(_SORTS, 0.0)
-    every = 0.0
-    rows: list[dict[str, IntArray]] = []
-    for each in case.job.cases:
-        kernels, gpu = each.explanation.kernels, each.explanation.gpu
-        moved = gpu.is_communication & kernels.steady
-        heavy = kernels.gpu.is_kernel & kernels.in_category("matmul", "convolution", "attention")
-        worked = np.zeros(len(moved), np.int64)  # products before each operation
-        worked[kernels.order] = np.cumsum(heavy[kernels.order])
-        begin, end = gpu.ops["start_ns"], gpu.ops["end_ns"]
-        covered = overlap_per_window(gpu.union_of(gpu.is_compute), begin, end)
-        alone = np.where(moved, end - begin - covered, 0)
-        every += float(alone.sum())
-        rows.append({})
-        for sort, (_, _, names) in _SORTS.items():
-            mine = moved & gpu.ops.matches("name", names)
-            # layer by layer they are of weights, which the next layer needs
-            if len(distinct_values(worked[mine])) <= _PLACES * kernels.n_steady:
-                exposed[sort] += float(alone[mine].sum())
-            rows[-1][sort] = np.flatnonzero(mine)
-    most = max(exposed, key=lambda sort: exposed[sort])
-    if exposed[most] < _MOSTLY * every or not all(len(found[most]) for found in rows):
-        return "", []
-    return most, [
-        WithoutTransfers(
-            tuple(each.explanation.gpu.ops["id"][found[most]].tolist()), each.rank, f"{most}s"
-        )
-        for each, found in zip(case.job.cases, rows, strict=True)
-    ]
-
-
-def _repeated_sums(case: Case) -> list[WithoutTransfers]:
-    """The sums of gradients that each rank makes too often; none where any makes them once."""
-    cases = case.job.cases
-    found = [repeated_sums(each.explanation.kernels) for each in cases]
-    if not all(map(len, found)):
-        return []
+def _without(case: Case, rows: list[IntArray], what: str) -> list[WithoutTransfers]:
+    """Certain transfers of each rank, left out; none where there are none."""
     return [
-        WithoutTransfers(tuple(each.explanation.gpu.ops["id"][rows].tolist()), each.rank)
-        for each, rows in zip(cases, found, strict=True)
+        WithoutTransfers(tuple(each.explanation.gpu.ops["id"][mine].tolist()), each.rank, what)
+        for each, mine in zip(case.job.cases, rows, strict=bool(rows))
     ]
 
 

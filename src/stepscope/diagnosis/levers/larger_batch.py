@@ -11,7 +11,7 @@ from stepscope.breakdown.explain import Explanation
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.frameworks import is_torch
-from stepscope.diagnosis.lever import Found, Lever, of_lever
+from stepscope.diagnosis.lever import Found, Lever, of_lever, with_lengths
 from stepscope.kernels.kernels import changed, scaled
 from stepscope.simulation.settings.base import Facts
 from stepscope.simulation.settings.batch import Batch, lengths
@@ -107,15 +107,9 @@ def replayed(found: Found, facts: Facts, taken: BoolArray) -> Found:
     """The same with all kernels that the setting changes: each starts for twice the samples."""
     kernels = facts.kernels
     rows = np.flatnonzero(kernels.gpu.is_compute & kernels.steady & ~taken)
-    old = kernels.duration_ns[rows]
-    low, usual, high = (
-        np.rint(lengths(facts, TIMES, bound)[rows] / TIMES) for bound in ("low", "expected", "high")
-    )
-    less = usual < old
     return replace(
-        found,
-        repair=changed(
-            rows[less], old[less], usual[less], float(low[less].sum()), float(high[less].sum())
+        with_lengths(
+            found, kernels, rows, lambda bound: np.rint(lengths(facts, TIMES, bound)[rows] / TIMES)
         ),
         message=(
             "with twice the batch, {kernels_per_step} kernels per step that take "

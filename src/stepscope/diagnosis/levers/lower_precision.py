@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from stepscope.diagnosis.cause import Case, Figure
-from stepscope.diagnosis.lever import Found, Lever, of_lever
+from stepscope.diagnosis.lever import Found, Lever, of_lever, with_lengths
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.efficiency import product_elements
 from stepscope.kernels.kernels import MATH_NAMES, PHASES, Kernels, changed
 from stepscope.kernels.precision import in_precision
@@ -53,7 +54,7 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     peaks = kernels.peaks
     if peaks is None:
         return None
-    gemm = kernels.in_category("matmul", "convolution", "attention") & kernels.steady & ~taken
+    gemm = kernels.in_category(*PRODUCTS) & kernels.steady & ~taken
 
     gemm &= ~small_products(kernels).found  # their tiles are mostly padding in any type
     single = kernels.gpu.ops.matches("name", _SINGLE_ATTENTION)
@@ -135,15 +136,9 @@ def replayed(found: Found, facts: Facts, taken: BoolArray) -> Found:
     peaks = kernels.peaks
     setting = Precision("bf16" if peaks is not None and peaks.bf16 else "fp16")
     rows = np.flatnonzero(kernels.steady & ~taken)
-    old = kernels.duration_ns[rows]
-    low, usual, high = (
-        lengths(facts, setting.target, bound)[rows] for bound in ("low", "expected", "high")
-    )
-    less = usual < old
     return replace(
-        found,
-        repair=changed(
-            rows[less], old[less], usual[less], float(low[less].sum()), float(high[less].sum())
+        with_lengths(
+            found, kernels, rows, lambda bound: lengths(facts, setting.target, bound)[rows]
         ),
         message=(
             "GEMMs, convolutions and attention in {before}, and what goes through their results, "

@@ -13,12 +13,13 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.efficiency import product_elements
-from stepscope.kernels.kernels import Kernels
+from stepscope.kernels.kernels import SCATTERED_COPY, Kernels
 from stepscope.kernels.merging import launched_elements, whole_reductions
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import C
-from stepscope.simulation.settings.base import Facts, launch_cost_ns, of_items
+from stepscope.simulation.settings.base import Facts, launch_cost_ns, of_bound, of_items
 from stepscope.simulation.settings.shapes import input_elements, names_with, on_parameters
 from stepscope.simulation.subject import Subject
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
@@ -33,7 +34,7 @@ SUMS: Final = (1.0, 0.9, 0.5)
 """The same of sums of two tensors. A residual that was single precision stays so, as embeddings and
 what positions are added to are: they take 0.52 and 0.56 in two programs, and 1.01 to 1.07 in
 six."""
-PRODUCTS: Final = (1.0, 0.7, 0.5)
+OF_TWO: Final = (1.0, 0.7, 0.5)
 """The same of products of two tensors, of which one may be single precision, too (a cross with the
 inputs, a scale that is learnt), but mostly is not (a gate)."""
 LAYOUTS: Final = (1.0, 0.87, 0.5)
@@ -59,8 +60,7 @@ _KEPT: Final = (
 )
 """What autocast keeps in FP32 (PyTorch: autocast op reference)."""
 _SUMS: Final = ("add", "OnSelf_add", "OnOther_add")
-_OF_TWO: Final = 3  # tensors that the product of two touches
-_SCATTERED: Final = r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy"
+_TENSORS_OF_TWO: Final = 3  # tensors that the product of two touches
 _HANDED_ON: Final = 0.75
 """Of the largest tensor between two products what the second one takes, on average: a half of it at
 times, or its sum."""
@@ -77,7 +77,6 @@ def shares(facts: Facts, changed: BoolArray, bound: Bound) -> FloatArray:
         bound: which of the uncertainties to assume; at the least what is kept may be halved, too.
     """
     kernels = facts.kernels
-    at = ("high", "expected", "low").index(bound)
     kept = names_with(kernels, _KEPT)
     found = np.ones(len(kept))
     for mask, each in (
@@ -85,26 +84,17 @@ def shares(facts: Facts, changed: BoolArray, bound: Bound) -> FloatArray:
         (kernels.in_category("dropout"), DROPOUT),
         (kernels.in_category("pooling", "normalisation"), OTHERS),
         (kernels.of_operation(*_SUMS), SUMS),
-        (_of_two(kernels), PRODUCTS),
-        (names_with(kernels, _SCATTERED), LAYOUTS),
+        (kernels.of_operation("Mul", tensors=_TENSORS_OF_TWO), OF_TWO),
+        (kernels.gpu.ops.matches("name", SCATTERED_COPY), LAYOUTS),
         (whole_reductions(kernels) & kernels.in_phase("backward"), COLUMNS),
     ):
-        found[mask & kernels.gpu.is_kernel] = each[at]
+        found[mask & kernels.gpu.is_kernel] = of_bound(each, bound)
     # what computes the loss may be in half precision at best
     if bound != "low":
         found[in_losses(kernels) | ~_after_half(kernels, kept)] = 1.0
     found[kept | kernels.in_phase("optimizer") | on_parameters(kernels, facts.parameters)] = 1.0
     share: FloatArray = 1 - (1 - found) * _beside(kernels, changed)
     return share
-
-
-def _of_two(kernels: Kernels) -> BoolArray:
-    """Products of two tensors."""
-    of_name = np.array(
-        [c.operation == "Mul" and c.tensors == _OF_TWO for c in kernels.classes] + [False]
-    )
-    found: BoolArray = of_name[kernels.gpu.ops["name"]]
-    return found
 
 
 def _after_half(kernels: Kernels, kept: BoolArray) -> BoolArray:
@@ -144,7 +134,7 @@ def _input_elements(kernels: Kernels, rows: IntArray) -> FloatArray:
     """Elements of the input of products: by their shapes, else by what is launched before them."""
     known = input_elements(kernels, rows)
     order = kernels.order[kernels.gpu.is_compute[kernels.order]]
-    product = kernels.in_category("matmul", "convolution", "attention")[order]
+    product = kernels.in_category(*PRODUCTS)[order]
     stretch = np.cumsum(product & ~np.concatenate(([False], product[:-1])))
     largest = np.zeros(int(stretch[-1]) + 2 if len(stretch) else 2, np.int64)
     elements = np.where(product, 0, launched_elements(kernels, order))
@@ -194,7 +184,7 @@ def _loss_elements(kernels: Kernels) -> float:
 
 def _products_in_order(kernels: Kernels) -> tuple[IntArray, IntArray]:
     """Rows in the order of enqueueing, and the places of products among them."""
-    products = kernels.in_category("matmul", "convolution", "attention")
+    products = kernels.in_category(*PRODUCTS)
     return kernels.order, np.flatnonzero(products[kernels.order])
 
 

@@ -75,6 +75,11 @@ class Facts:
         return self.kernels.attainable_bandwidth / 1e9
 
 
+def of_bound(values: tuple[float, float, float], bound: Bound) -> float:
+    """Of what is given for the highest, the usual and the lowest step, what a bound assumes."""
+    return values[("high", "expected", "low").index(bound)]
+
+
 class Edit(SettingChange):
     """A setting with its new value, and what it does to the programs of all ranks."""
 

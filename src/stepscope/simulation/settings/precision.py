@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.convolutions import on_tensor_cores
 from stepscope.kernels.kernels import MATH_NAMES
 from stepscope.kernels.vendors import measures_ceilings
@@ -16,7 +17,7 @@ from stepscope.operators.bounds import kernel_bounds
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.setting import Validity
 from stepscope.simulation.settings.autocast import shares, with_casts
-from stepscope.simulation.settings.base import Edit, Facts, Setting, rescaled
+from stepscope.simulation.settings.base import Edit, Facts, Setting, of_bound, rescaled
 from stepscope.simulation.settings.shapes import names_with
 from stepscope.simulation.subject import Subject
 from stepscope.trace.errors import UsageError
@@ -117,7 +118,7 @@ def products(facts: Facts, target: str) -> tuple[BoolArray, IntArray]:
     now = place[kernels.math]
     now = np.where(_single_attention(facts), ORDER.index("tf32"), now)
     now = np.where((now < 0) & _single_operands(facts), _usual_single(facts, now), now)
-    mine = kernels.in_category("matmul", "convolution", "attention") & (now >= 0) & (now < to)
+    mine = kernels.in_category(*PRODUCTS) & (now >= 0) & (now < to)
     if target == "tf32":
         mine &= ~kernels.in_category("attention")
     if target == "fp8":
@@ -171,7 +172,7 @@ def lengths(facts: Facts, target: str, bound: Bound = "expected") -> IntArray:
     ratio = np.maximum(ratios[np.maximum(now, 0)], 1.0)
     ratio *= {"low": SPREAD[1], "high": SPREAD[0], "expected": 1.0}[bound]
     if after == "16bit":
-        part = dict(zip(("high", "expected", "low"), ATTENTION, strict=True))[bound]
+        part = of_bound(ATTENTION, bound)
         ratio = np.where(_single_attention(facts), _attention_ratio(facts) * part, ratio)
     old = kernels.duration_ns.astype(np.float64)
     start = np.minimum(old, facts.start_ns)
@@ -199,7 +200,7 @@ def _convolutions(facts: Facts, new: FloatArray, bound: Bound) -> FloatArray:
     ]
     # each channel by itself: what waits for memory on any cores
     single = names_with(kernels, _SINGLE_DEPTHWISE)
-    share = dict(zip(("high", "expected", "low"), DEPTHWISE, strict=True))[bound]
+    share = of_bound(DEPTHWISE, bound)
     return np.where(single, kernels.duration_ns * share, new)
 
 

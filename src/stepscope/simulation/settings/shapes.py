@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import distinct_values
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.multi_tensor import one_pass_ns
 from stepscope.trace.frame import BoolArray, IntArray
@@ -118,7 +119,7 @@ def on_parameters(kernels: Kernels, known: Parameters) -> BoolArray:
     operator = kernels.attribution.operator
     named = (operator >= 0) & (table["input_shapes"][np.maximum(operator, 0)] >= 0)
     found = named & like[table["input_shapes"][np.maximum(operator, 0)]]
-    mask: BoolArray = found & ~kernels.in_category("matmul", "convolution", "attention")
+    mask: BoolArray = found & ~kernels.in_category(*PRODUCTS)
     return mask
 
 
