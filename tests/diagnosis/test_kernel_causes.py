@@ -14,8 +14,8 @@ from tests.support.ncu import bundled, written
 from stepscope.api import Job
 from stepscope.diagnosis.inside_kernels import Bound, changes_of_repair
 from stepscope.diagnosis.result import Diagnosis, Finding
-from stepscope.kernels.attention import MASKED, SHARES, UNMASKED, WIDENED_SHARE
 from stepscope.kernels.convolutions import SHARE
+from stepscope.kernels.fused_attention import MASKED, SHARES, UNMASKED, WIDENED_SHARE
 from stepscope.render.markdown import diagnosis_markdown
 from stepscope.simulation import CallCompiled, RemoveOps
 

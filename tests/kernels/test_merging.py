@@ -10,21 +10,6 @@ from tests.support.build import AUTOGRAD, MAIN, Build
 
 from stepscope.api import Job
 from stepscope.diagnosis.inside_kernels import calls
-from stepscope.kernels.attention import (
-    BACKWARD_RATE,
-    BIASED,
-    CAUSAL,
-    DROPPED,
-    MASKED,
-    OPERANDS,
-    OPERANDS_BANDWIDTH,
-    RATES,
-    SHARES,
-    SINGLE_RATES,
-    SINGLE_SHARES,
-    UNMASKED,
-    UnfusedAttention,
-)
 from stepscope.kernels.convolutions import SHARE
 from stepscope.kernels.fusion import chains
 from stepscope.kernels.kernels import Kernels
@@ -73,12 +58,20 @@ class Device:
         self.at = 0.0
 
     def kernel(
-        self, name: str, us: float = 100.0, *, thread: int = MAIN, blocks: int = 1000, rows: int = 1
+        self,
+        name: str,
+        us: float = 100.0,
+        *,
+        thread: int = MAIN,
+        blocks: int = 1000,
+        rows: int = 1,
+        warps: int = 0,
     ) -> None:
         host = self.at + 5
         self.build.kernel(host + 5, host + 5 + us, call=(host, host + 2), name=name, thread=thread,
                           grid_x=blocks, grid_y=rows, grid_z=1,
-                          block_x=128, block_y=1, block_z=1)  # fmt: skip
+                          block_x=32 if warps else 128, block_y=warps or 1,
+                          block_z=1)  # fmt: skip
         self.at = host + 5 + us
 
     def operator(self, name: str, shapes: str) -> None:
@@ -364,158 +357,6 @@ def test_functions_take_more_instructions(operation: str, heavier: str) -> None:
 SGEMM = "ampere_sgemm_128x128_{}"
 TF32 = "sm90_xmma_gemm_f32f32_tf32f32_f32_{}_n_tilesize128x128x32_execute_kernel__5x_cublas"
 UNALIGNED = "void cutlass::Kernel2<cutlass_75_tensorop_bf16_s1688gemm_bf16_64x64_nn_align1>(int)"
-
-
-def written_out(
-    place: Path,
-    head: int,
-    length: int,
-    *,
-    gemm: str = GEMM,
-    mask: str = "triu_tril",
-    softmax: str = SOFTMAX,
-    shapes: bool = True,
-    backward: tuple[str, ...] = (),
-    between: tuple[str, ...] = (),
-) -> UnfusedAttention | None:
-    """Attention of 256 heads, each of its kernels 100 us, with a backward pass or without."""
-    device = Device()
-    scores = f"[[256,{length},{head}],[256,{head},{length}]]"
-    values = f"[[256,{length},{length}],[256,{length},{head}]]"
-    for number in range(STEPS):
-        begin = device.at
-        if shapes:
-            device.operator("aten::bmm", scores)
-        device.kernel(gemm)
-        device.kernel(pointwise(mask, 2))
-        for name in (softmax, *between):
-            device.kernel(name)
-        if shapes:
-            device.operator("aten::bmm", values)
-        device.kernel(gemm)
-        for name in backward:
-            device.kernel(name, thread=AUTOGRAD)
-        device.build.range(begin, device.at, f"step_{number}")
-    return device.job(place).explained.cases[0].explanation.inside_kernels.attention
-
-
-OF_FORWARD = (1 + 2.5 / BACKWARD_RATE) / 3.5
-
-
-@pytest.mark.parametrize(
-    ("head", "length", "mask", "share"),
-    [
-        (64, 512, "triu_tril", RATES[CAUSAL][1] / 0.5),
-        (128, 512, "mul", RATES[UNMASKED][2]),
-        (64, 500, "mul", RATES[UNMASKED][1]),  # four blocks of 128, too
-        # causal or not: between both
-        (64, 512, "masked_fill", (RATES[CAUSAL][1] / 0.5 * RATES[MASKED][1]) ** 0.5),
-    ],
-)
-def test_fused_attention_by_its_shapes(
-    tmp_path: Path, head: int, length: int, mask: str, share: float
-) -> None:
-    found = written_out(tmp_path, head, length, mask=mask)
-    assert found is not None
-    assert found.by_shape
-    flop = 2 * 2 * 256 * 512 * 512 * head
-    moved = 2 * OPERANDS * 256 * length * head * 2
-    expected = flop / (989.5e12 * share * OF_FORWARD) + moved / (OPERANDS_BANDWIDTH * 4.8e12)
-    assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(expected * 1e9, rel=1e-2)
-    assert found.repair.low_ns < found.repair.new_ns.sum() < found.repair.high_ns
-
-
-def test_fused_attention_in_single_precision_does_without_tensor_cores(tmp_path: Path) -> None:
-    found = written_out(tmp_path, 64, 128, gemm=SGEMM.format("nn"), mask="mul")
-    assert found is not None
-    assert found.by_shape
-    expected = 2 * 2 * 256 * 128 * 128 * 64 / (67e12 * SINGLE_RATES[1] * OF_FORWARD) * 1e9
-    assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("gemm", "mask", "share"),
-    [
-        (GEMM, "mul", SHARES[UNMASKED][2]),  # 2 to the 9th positions
-        (GEMM, "masked_fill", SHARES[MASKED][2]),
-        (GEMM, "CUDAFunctor_add", SHARES[MASKED][2]),  # a bias, or a mask of large numbers
-        (SGEMM.format("nn"), "triu_tril", SINGLE_SHARES["fp32"][0][CAUSAL]),
-    ],
-)
-def test_fused_attention_as_a_share_of_the_products(
-    tmp_path: Path, gemm: str, mask: str, share: float
-) -> None:
-    found = written_out(tmp_path, 64, 512, gemm=gemm, mask=mask, shapes=False)
-    assert found is not None
-    assert not found.by_shape
-    assert found.repair.new_ns.sum() / found.softmaxes == pytest.approx(200_000 * share)
-
-
-@pytest.mark.parametrize("shapes", [True, False])
-@pytest.mark.parametrize(("mask", "kind"), [("triu_tril", CAUSAL), ("masked_fill", MASKED)])
-def test_dropout_of_the_weights_costs_the_fused_kernel(
-    tmp_path: Path, shapes: bool, mask: str, kind: str
-) -> None:
-    drops = "at::native::fused_dropout_kernel_vec<float>"
-    plain, dropped = (
-        written_out(folder(tmp_path, name), 64, 512, mask=mask, shapes=shapes, between=between)
-        for name, between in (("plain", ()), ("dropped", (drops,)))
-    )
-    assert plain is not None
-    assert dropped is not None
-    ratio = dropped.repair.new_ns.sum() / plain.repair.new_ns.sum()
-    assert ratio == pytest.approx(DROPPED[kind], rel=1e-3)
-
-
-def test_a_learnt_bias_may_not_be_taken(tmp_path: Path) -> None:
-    """Its gradient is a sum over the batch between the softmax and the products."""
-    summed = SUM.replace("ReduceOp<float>", "ReduceOp<float, sum_functor<float> >")
-    softmax = SOFTMAX.replace("forward", "backward")
-    gradient = (GEMM, GEMM, *[pointwise("mul", 2)] * 10, softmax, summed, GEMM, GEMM)
-    found = written_out(tmp_path, 64, 512, mask="CUDAFunctor_add", shapes=False, backward=gradient)
-    assert found is not None
-    spent = found.repair.old_ns.sum()
-    steps = found.softmaxes / 2
-    # two products, an addition and a softmax; then four, ten, a softmax and a sum
-    assert spent / steps == pytest.approx((4 + 16) * 100_000)
-    expected = 6 * 100_000 * SHARES[BIASED][2]
-    assert found.biased
-    assert found.repair.new_ns.sum() / steps == pytest.approx(expected, rel=1e-3)
-    assert found.repair.high_ns >= spent  # nothing may be gained
-
-
-def test_a_learnt_scale_is_no_learnt_bias(tmp_path: Path) -> None:
-    """Its gradient is a sum of products: that of the scores times the scores, after the scale's."""
-    summed = SUM.replace("ReduceOp<float>", "ReduceOp<float, sum_functor<float> >")
-    product = "at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<MulFunctor> >"
-    softmax = SOFTMAX.replace("forward", "backward")
-
-    def found(*between: str) -> UnfusedAttention:
-        folder = tmp_path / str(len(between))
-        folder.mkdir()
-        gradient = (GEMM, GEMM, *[pointwise("mul", 2)] * 10, softmax, *between, GEMM, GEMM)
-        one = written_out(folder, 64, 512, mask="mul", shapes=False, backward=gradient)
-        assert one is not None
-        return one
-
-    assert not found(product, product, summed).biased
-    assert found(product, summed).biased  # only scaled
-    assert found(summed, product, product, summed).biased  # both
-
-
-def test_products_of_odd_lengths_take_longer_than_their_fused_kernel(tmp_path: Path) -> None:
-    plain, unaligned = (
-        written_out(folder(tmp_path, name[:3]), 64, 197, gemm=name, shapes=False)
-        for name in (GEMM, UNALIGNED)
-    )
-    assert plain is not None
-    assert unaligned is not None
-    assert unaligned.repair.new_ns.sum() < 0.5 * plain.repair.new_ns.sum()
-
-
-def test_attention_whose_products_are_quicker_than_a_fused_kernel_stays(tmp_path: Path) -> None:
-    """Products in TF32 use tensor cores, fused attention in single precision does not."""
-    assert written_out(tmp_path, 64, 512, gemm=TF32.format("nn"), shapes=False) is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.kernels.attention import CAUSAL, MASKED, RATE_SPREAD, RATES, WIDTHS
+from stepscope.kernels.fused_attention import RATE_SPREAD, causal_share
 from stepscope.kernels.kernels import Kernels, Repair, changed
 from stepscope.trace.frame import BoolArray
 from stepscope.trace.shapes import shapes_of
@@ -49,13 +49,12 @@ def given_mask(kernels: Kernels, mine: BoolArray) -> GivenMask | None:
     keys = list(zip(*codes, strict=True))
     found = {key: _mask_of(kernels, *key) for key in set(keys)}
     positions, heads = np.array([found[key] for key in keys]).T
-    rows, heads = rows[positions > 0], heads[positions > 0]
+    rows, heads = rows[positions > 0], heads[positions > 0].astype(np.float64)
     if not len(rows):
         return None
-    # causal attention does half of the arithmetic, at rates of its own
-    rates = [np.interp(heads, WIDTHS, RATES[mask]) for mask in (MASKED, CAUSAL)]
     old = kernels.duration_ns[rows]
-    new = old * np.minimum(rates[0] / rates[1] / 2, 1.0)
+    share = causal_share(kernels, positions[positions > 0].astype(np.float64), heads)
+    new = old * np.minimum(share, 1.0)
     total = float(new.sum())
     repair = changed(rows, old, new, total / RATE_SPREAD, float(old.sum()), stay=True)
     return GivenMask(repair, int(positions.max()))

@@ -537,11 +537,8 @@ def _library_ns(
     norms = np.array([f.norm for f in FUNCTIONS])[calls.function]
     if not norms.any():
         return ahead, back
-    named = zip(kernels.gpu.ops.texts["name"], kernels.classes, strict=True)
-    each = np.array([_thread_elements(name, kernel) for name, kernel in named] + [0])
-    launched = kernels.blocks[rows] * kernels.threads[rows] * each[kernels.gpu.ops["name"][rows]]
     elements = np.zeros(len(norms))
-    np.maximum.at(elements, call, launched.astype(np.float64))
+    np.maximum.at(elements, call, made_elements(kernels, rows).astype(np.float64))
     means = _means(kernels, rows, letters, call, len(norms))
     known = norms & (elements > 0) & (means > 0)
     centred = np.array([f.name != "rms_norm" for f in FUNCTIONS])[calls.function]
@@ -604,6 +601,16 @@ def _first_of(call: IntArray, which: BoolArray, count: int) -> IntArray:
     found = np.full(count, -1, np.int64)
     at = np.flatnonzero(which)[::-1]
     found[call[at]] = at  # the last that is assigned counts
+    return found
+
+
+def made_elements(kernels: Kernels, rows: IntArray) -> IntArray:
+    """Elements that elementwise kernels are launched for, of whatever operands; 0 for others."""
+    named = zip(kernels.gpu.ops.texts["name"], kernels.classes, strict=True)
+    each = np.array([_thread_elements(name, kernel) for name, kernel in named] + [0])
+    found: IntArray = (
+        kernels.blocks[rows] * kernels.threads[rows] * each[kernels.gpu.ops["name"][rows]]
+    )
     return found
 
 

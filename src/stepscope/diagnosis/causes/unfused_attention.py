@@ -85,9 +85,10 @@ CAUSE = Cause(
         "are no attention."
     ),
     prediction=(
-        "the step without everything between the GEMMs, and with the GEMMs at the share of "
-        "their time that fused attention takes (point and range in "
-        "kernels/attention.py)"
+        "the step without everything between the GEMMs and the copies that lay out operands and "
+        "results, and with what fused attention takes for these heads, positions, mask and "
+        "dropout (kernels/fused_attention.py), which shapes or launches tell; else a share of the "
+        "GEMMs' time"
     ),
     reference="Dao et al., FlashAttention (NeurIPS 2022); PyTorch: scaled_dot_product_attention",
     min_share=0.05,
