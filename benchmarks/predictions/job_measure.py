@@ -39,6 +39,7 @@ MODULES = (
     *("tenth_job_programs", "eleventh_job_programs"),
     *("twelfth_job_programs", "fourteenth_job_programs", "nineteenth_job_programs"),
     "twentieth_job_programs",
+    "twenty_first_job_programs",
 )
 
 

@@ -61,6 +61,7 @@ SETS = (
     *("eighteenth_everyday", "eighteenth_mixed"),
     *("nineteenth_everyday", "nineteenth_mixed"),
     *("twentieth_everyday", "twentieth_mixed"),
+    *("twenty_first_everyday", "twenty_first_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 

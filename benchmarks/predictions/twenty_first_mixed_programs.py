@@ -26,7 +26,7 @@ from torch.utils.checkpoint import (
 )
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 430 pairs"
+WRITTEN_AFTER = "version 0.1 with 430 pairs, opened"
 pair = entered(PROGRAMS)
 SHORT = torch.bfloat16
 
