@@ -30,6 +30,7 @@ FEW_BLOCKS = 0.25
 _PRODUCTS: Final = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")
 _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisation", "index",
                        "sort", "loss", "dropout", "compiled", "other")  # fmt: skip
+_WITH_GRADIENTS: Final = ("softmax", "normalisation")
 
 
 Reason = Literal["shape", "grid", "small", "rows"]
@@ -89,11 +90,13 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     if not len(rows):
         return None
     # products of small matrices are one thing to repair, whatever their operands' layouts; so are a
-    # softmax and its gradient
+    # softmax or a norm over few rows and its gradient
     names = kernels.gpu.ops["name"]
     other = len(kernels.gpu.ops.texts["name"])
-    softmax = (reason == _REASONS.index("grid")) & kernels.in_category("softmax")
-    thing = np.where(reason == _REASONS.index("small"), other, np.where(softmax, other + 1, names))
+    thing = np.where(reason == _REASONS.index("small"), other, names)
+    for number, category in enumerate(_WITH_GRADIENTS, 1):
+        of_rows = (reason == _REASONS.index("grid")) & kernels.in_category(category)
+        thing = np.where(of_rows, other + number, thing)
     lost = np.bincount(thing[rows], weights=(duration - new)[rows])
     rows = rows[thing[rows] == int(np.argmax(lost))]
     code = int(np.argmax(np.bincount(names[rows], weights=duration[rows])))
