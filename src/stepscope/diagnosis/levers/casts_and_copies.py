@@ -155,6 +155,7 @@ LEVER = Lever(
     ),
     reference="PyTorch: automatic mixed precision; tensor views",
     find=find,
+    refines=("memory_bound_kernels",),
     order=3,  # before compile, which takes its kernels
     claims=False,
 )

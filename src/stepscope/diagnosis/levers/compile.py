@@ -70,6 +70,7 @@ LEVER = Lever(
     ),
     reference="PyTorch: torch.compile; TorchInductor",
     find=find,
+    refines=("memory_bound_kernels",),
     exceeds=("fusion_opportunity",),
     order=4,
 )

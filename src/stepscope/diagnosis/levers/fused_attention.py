@@ -106,6 +106,7 @@ LEVER = Lever(
     ),
     reference="Dao et al., FlashAttention; Shah et al., FlashAttention-3 (NeurIPS 2024)",
     find=find,
+    refines=("memory_bound_kernels",),
     instead=("unfused_attention",),
     order=1,
 )

@@ -185,6 +185,7 @@ LEVER = Lever(
     ),
     reference="NVIDIA datasheets in kernels/ceilings.py; PyTorch: torchao.float8",
     find=find,
+    refines=("memory_bound_kernels",),
     instead=("low_precision_unused",),
     order=7,
     claims=False,
