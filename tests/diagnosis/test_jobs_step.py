@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from tests.support.captures import SHARED, unpack
 
 from stepscope.api import Job
 from stepscope.api.explained import changes_of
-from stepscope.diagnosis.cause import Case, Detection, Further
+from stepscope.diagnosis.cause import Case, Detection, Further, of_job
 from stepscope.diagnosis.combined import both
 from stepscope.diagnosis.predictions import Predicted, arithmetic
 from stepscope.diagnosis.rank_warnings import shared_steps_warning
@@ -21,7 +22,7 @@ from stepscope.diagnosis.reliability import unaffected_figure, why_unreliable
 from stepscope.diagnosis.sentence import by_step
 from stepscope.render import beside, budget
 from stepscope.render.job import job_text
-from stepscope.simulation import Change, InGraphs, LaunchesFree, Prediction
+from stepscope.simulation import Change, InGraphs, LaunchesFree, Prediction, RemoveOps
 
 MS = 1_000_000
 
@@ -45,6 +46,19 @@ def seen(**more: Any) -> Detection:
         floor_ns=more.pop("floor_ns", 10.0),
         **more,
     )
+
+
+def test_operations_go_on_all_ranks_that_show_a_cause() -> None:
+    """What one rank offloads goes with its own repair, what the other one does with it."""
+    first, second = cast("list[Case]", [SimpleNamespace(rank=rank) for rank in range(2)])
+    both_ranks = LaunchesFree()  # the same for each rank: not twice
+    pairs = [
+        (first, seen(also=(both_ranks, RemoveOps((1, 2), 0)))),
+        (second, replace(seen(also=(both_ranks, RemoveOps((7,), 1))), time_ns=30.0)),
+    ]
+    case, found = of_job(pairs)
+    assert case is second
+    assert found.also == (both_ranks, RemoveOps((7,), 1), RemoveOps((1, 2), 0))
 
 
 @pytest.mark.parametrize(

@@ -171,10 +171,17 @@ def test_light_kernels_of_one_size_behind_the_optimizer_are_no_update(tmp_path: 
     assert "unfused_optimizer" not in {one.cause for one in diagnosis.findings}
 
 
-def test_a_softmax_over_two_long_rows(tmp_path: Path) -> None:
-    """Beside a chain of elementwise kernels, which is not what is slow."""
-    forwards = "void at::native::cunn_SoftMaxForward<4, float, float, float>(int)"
-    backwards = "void at::native::cunn_SoftMaxBackward<4, float, float, float>(int)"
+@pytest.mark.parametrize(
+    ("forwards", "backwards"),
+    [
+        ("cunn_SoftMaxForward<4, float, float, float>", "cunn_SoftMaxBackward<4, float, float>"),
+        ("vectorized_layer_norm_kernel<float, float>", "layer_norm_grad_input_kernel<float>"),
+    ],
+)
+def test_a_softmax_or_a_norm_over_two_long_rows(
+    tmp_path: Path, forwards: str, backwards: str
+) -> None:
+    """Beside a chain of elementwise kernels, which is not what is slow; with its gradient."""
     chain = [elementwise(name) for name in ("mul", "exp", "add", "gelu", "mul")]
     steps = Steps()
     for i in range(STEPS):
@@ -184,7 +191,7 @@ def test_a_softmax_over_two_long_rows(tmp_path: Path) -> None:
         for name in (forwards, backwards):
             for kernel in chain:
                 steps.launch(kernel, 9.0)
-            steps.launch(name, 3_000.0, blocks=2)
+            steps.launch(f"void at::native::{name}(int)", 3_000.0, blocks=2)
         steps.launch(BF16, 100.0)
         steps.build.range(begin, steps.host, f"step_{i}")
     diagnosis, job = steps.diagnose(tmp_path)
@@ -516,6 +523,8 @@ def test_memory_bound_kernels_dominate(tmp_path: Path) -> None:
     assert figures["memory_bound_share"] == pytest.approx(150 / 170)
     assert figures["known_bytes_per_s"] == pytest.approx(1000 * 128 * 8 * 8 / 2.5e-6, rel=1e-3)
     assert finding.time_ns_per_step == pytest.approx(75_000, rel=0.02)
+    # what they could be spared is told beside them
+    assert "compile" in {lever.cause for lever in diagnosis.levers}
     check_evidence(diagnosis, job)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from stepscope.activity.locations import Where
@@ -15,7 +15,7 @@ from stepscope.diagnosis.result import Location
 from stepscope.gaps.idle import CAUSES as IDLE_CAUSES
 from stepscope.jobs.view import Device, JobView
 from stepscope.kernels.kernels import Repair
-from stepscope.simulation import Change
+from stepscope.simulation import Change, FuseOps, RemoveOps
 from stepscope.trace.meta import Meta
 from stepscope.trace.units import Unit
 
@@ -328,3 +328,21 @@ def kernel_figures() -> list[Figure]:
         Figure("kernels", "count", f"SELECT count(*) {kernels}"),
         Figure("median_kernel_ns", "ns", f"SELECT median(end_ns - start_ns)::BIGINT {kernels}"),
     ]
+
+
+def of_job(pairs: Sequence[tuple[Case, Detection]]) -> tuple[Case, Detection]:
+    """What a cause costs most of all devices, with the operations that go on each of them.
+
+    Args:
+        pairs: at least one device that shows the cause.
+    """
+    case, detection = max(pairs, key=lambda pair: pair[1].time_ns)
+    known = (detection.change, *detection.also)
+    others = [
+        change
+        for other, one in pairs
+        if other.rank != case.rank
+        for change in one.also
+        if isinstance(change, (RemoveOps, FuseOps)) and change not in known
+    ]
+    return case, replace(detection, also=(*detection.also, *others))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from stepscope.diagnosis.cause import Case, causes
+from stepscope.diagnosis.cause import Case, causes, of_job
 from stepscope.diagnosis.predictions import simulated
 from stepscope.simulation import Free, Prediction, Simulation
 from stepscope.simulation.summary import Freed, describe
@@ -34,7 +34,7 @@ class AsDiagnosed:
         found = [(case, detection) for case, detection in seen if detection is not None]
         if not found:
             return None
-        case, detection = max(found, key=lambda pair: pair[1].time_ns)
+        case, detection = of_job(found)
         predicted = simulated(self.simulation, case, cause, detection)
         if predicted is None:
             return Freed(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from stepscope.diagnosis.cause import Case, Cause, Detection, causes
+from stepscope.diagnosis.cause import Case, Cause, Detection, causes, of_job
 from stepscope.diagnosis.predictions import Predicted, arithmetic
 from stepscope.diagnosis.result import Severity
 
@@ -218,7 +218,7 @@ def _is_enough_as_recorded(cause: Cause, case: Case, detection: Detection) -> bo
 
 
 def _ranked(cause: Cause, pairs: list[tuple[Case, Detection]], predict: Predict | None) -> Ranked:
-    case, detection = max(pairs, key=lambda pair: pair[1].time_ns)
+    case, detection = of_job(pairs)
     ranks = sorted({c.rank for c, _ in pairs})
     if cause.id == INSUFFICIENT:
         unknown = Predicted(case.job_step_ns, case.job_step_ns, case.job_step_ns)
