@@ -698,7 +698,7 @@ def test_a_lever_that_shares_its_gain_names_the_finding_in_a_field(
     found = named(diagnosis, lever)
     assert found.includes_gain_of == {finding: part}
     assert headline(found, diagnosis).endswith(f", {said} of '{causes()[finding].title}' included")
-    assert brief(diagnosis).levers_include_gain_of == {lever: [finding]}
+    assert brief(diagnosis).levers_include_gain_of[lever] == [finding]
 
 
 def _changes(report: dict[str, Any]) -> dict[str, Callable[[dict[str, Any]], None]]:
