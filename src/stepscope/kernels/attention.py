@@ -216,6 +216,7 @@ def _written_softmaxes(kernels: Kernels, order: IntArray) -> _Written:
 def _repair(
     kernels: Kernels, rows: IntArray, part: IntArray, softmaxes: int, written: _Written
 ) -> UnfusedAttention:
+    """Fused attention instead of some operations, each a part of one of the softmaxes."""
     duration = kernels.duration_ns
     gemm = kernels.in_category("matmul")[rows]
     old = duration[rows]
@@ -225,7 +226,7 @@ def _repair(
         sizes = sizes_of_launches(kernels, rows, part, np.flatnonzero(gemm))
     new = np.zeros(len(rows), np.int64)
     low = high = 0.0
-    biased = False
+    biased, by_sizes = False, True
     kind = _kinds(sizes, part, gemm)
     for one in range(int(kind.max(initial=-1)) + 1):
         mine = kind == one
@@ -236,9 +237,9 @@ def _repair(
             dropped=bool(kernels.in_category("dropout")[rows[mine]].any()),
             widened=widened,
         )
-        found = fused(kernels, gemms, sizes.of(mine[gemm]), how) or by_time(
-            kernels, rows[mine], gemms, how
-        )
+        by_size = fused(kernels, gemms, sizes.of(mine[gemm]), how)
+        by_sizes &= by_size is not None
+        found = by_size or by_time(kernels, rows[mine], gemms, how)
         new[mine & gemm] = np.rint(found.each_ns)
         low += found.low_ns
         # under a learnt bias the fused kernel may not be taken
@@ -257,7 +258,7 @@ def _repair(
         ),
         softmaxes=softmaxes,
         rest_ns=int(duration[rows[~gemm]].sum()),
-        by_sizes=bool(sizes.known.all()),
+        by_sizes=by_sizes,
         biased=biased,
     )
 
@@ -405,7 +406,7 @@ def _with_copies_behind(
     chain = np.searchsorted(ends, place) - 1
     place, chain = place[chain >= 0], chain[chain >= 0]
     kernel = np.cumsum(~kernels.gpu.ops.equals("kind", "memset")[order])
-    behind = kernel[place] - kernel[ends[chain]]
+    behind: IntArray = kernel[place] - kernel[ends[chain]]
     _, begin, of_chain = with_first_and_inverse(chain)
     number = np.arange(len(place)) - begin[of_chain]
     backward = kernels.phase[order[place]] == PHASES.index("backward")
