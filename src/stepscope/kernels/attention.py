@@ -54,7 +54,6 @@ _ALL_MASKED = re.compile(r"reduce_kernel<.*\band_kernel")
 """``scaled_dot_product_attention`` without a fused kernel asks whether all of a row is masked."""
 _PRODUCT = re.compile(r"BinaryFunctor<[^<>]*MulFunctor")
 _FOR_A_SCALE = 2
-_UNALIGNED = re.compile(r"_tensorop_b?f16\w*_align1\b")
 _ADDS = frozenset({"aten::add", "aten::add_"})
 _MASKING = _ADDS | {f"aten::{name}" for name in ("masked_fill", "masked_fill_", "where", "sub")}
 _SCORES = 3  # dimensions at least
@@ -64,8 +63,6 @@ _LAYOUT_COPIES = 3  # of queries, keys and values
 _BEHIND = 40  # kernels behind the backward pass within which its three layers are
 _WIDENED_COPIES = 7  # these are widened as well, and two of them are scaled
 _LOG_SOFTMAX = re.compile(r"LogSoftMax|log_softmax")
-_WARP_LENGTH = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?(\d+),")
-_SHORTEST, _LONG = 7, 11  # powers of two
 _WARP_LOG = re.compile(r"softmax_warp_(?:forward|backward)<[^<>]*?,\s*(?:\(int\))?\d+,\s*"
                        r"(?:\(bool\))?(true|1|false|0)")  # fmt: skip
 _BACKWARD = re.compile(r"backward|bwd|grad", re.IGNORECASE)

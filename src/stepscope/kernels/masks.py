@@ -49,11 +49,12 @@ def given_mask(kernels: Kernels, mine: BoolArray) -> GivenMask | None:
     keys = list(zip(*codes, strict=True))
     found = {key: _mask_of(kernels, *key) for key in set(keys)}
     positions, heads = np.array([found[key] for key in keys]).T
-    rows, heads = rows[positions > 0], heads[positions > 0].astype(np.float64)
+    known = positions > 0
+    rows, positions, heads = rows[known], positions[known], heads[known]
     if not len(rows):
         return None
     old = kernels.duration_ns[rows]
-    share = causal_share(kernels, positions[positions > 0].astype(np.float64), heads)
+    share = causal_share(kernels, positions.astype(np.float64), heads.astype(np.float64))
     new = old * np.minimum(share, 1.0)
     total = float(new.sum())
     repair = changed(rows, old, new, total / RATE_SPREAD, float(old.sum()), stay=True)
