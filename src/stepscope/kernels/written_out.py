@@ -157,12 +157,13 @@ FUNCTIONS: Final = (
     ),
     Function(
         "selu/elu",
-        # the lower half by where, or both halves by clamp
+        # the lower half by where, of what is limited or not, or both halves by clamp
         re.compile(
-            rb"(?:>c*xc*ac*(?:mc*)?|xc*ac*(?:mc*)?>c*)w(?:c*m)?|hc*xc*ac*(?:mc*)?hc*a(?:c*m)?"
+            rb"(?:>c*(?:hc*)?xc*ac*(?:mc*)?|(?:hc*)?xc*ac*(?:mc*)?>c*)w(?:c*m)?"
+            rb"|hc*xc*ac*(?:mc*)?hc*a(?:c*m)?"
         ),
         re.compile(
-            rb"(?:mc*)?[co]*w[co]*w[co]*(?:mc*){1,2}a"
+            rb"(?:mc*)?[co]*w[co]*w[co]*(?:ac*)?(?:mc*){1,2}(?:[co]*>[co]*w[co]*)?a"
             rb"|(?:mc*)?[co]*>c*w[co]*(?:mc*){1,2}[co]*>c*wc*a"
         ),
         (2.0, 3.0),
@@ -224,6 +225,8 @@ clock of an H100."""
 HALF_CASTS: Final = ("bfloat16_copy", "float16_copy")
 """Operations that cast to half precision."""
 _BESIDE: Final = 3  # copies and casts that may stand between a call and the cast of its result
+_OTHER_CASTS: Final = 0.5
+"""Casts to half precision for each norm, those of its own apart, that tell of autocast."""
 _ONE_BLOCK: Final = 1024  # elements of the smallest launch of a vectorised kernel
 _CHANNELS: Final = 4  # of a group, at least: the gradients of a norm have a block for each
 _ACROSS: Final = re.compile(r"reduce_kernel<(?:\(int\))?\d+, ?(?:\(int\))?[2-9],")
@@ -270,7 +273,7 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
         taken: operations that belong to another finding already.
     """
     rows, text = _as_text(kernels, taken)
-    calls = _calls(text)
+    calls = _ending_large(kernels, rows, _calls(text))
     calls = _certain(calls, _of_one_size(kernels, rows, calls))
     calls = _over_the_batch(kernels, rows, np.frombuffer(text, np.uint8), calls)
     if not len(calls.first):
@@ -283,10 +286,8 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     total = np.bincount(call, spent, len(calls.first))
     function, back = calls.function, calls.back
     letters = np.frombuffer(text, np.uint8)
-    ahead_ns, back_ns = _library_ns(kernels, of_call, letters[place], call, calls)
-    part = np.where(half, 0.5, 1.0)
-    back_ns *= part
-    takes = np.where(back, back_ns, part * ahead_ns)
+    ahead_ns, back_ns = _library_ns(kernels, of_call, letters[place], call, calls, half)
+    takes = np.where(back, back_ns, ahead_ns)
     new = np.zeros(len(of_call), np.int64)
     longest = np.flatnonzero(longest_of_runs(spent, call, np.ones(len(call), bool)))
     new[longest] = np.rint(takes[call[longest]]).astype(np.int64)
@@ -392,6 +393,23 @@ def _of_one_size(kernels: Kernels, rows: IntArray, calls: _Calls) -> BoolArray:
     return _as_many(kernels, rows[calls.first], rows[calls.last - 1])
 
 
+def _ending_large(kernels: Kernels, rows: IntArray, calls: _Calls) -> _Calls:
+    """The same without norms whose last kernel makes a value for each row, not for each element.
+
+    The gradient of a root mean square reads like a norm up to there.
+    """
+    place, call = _places(calls.first, calls.last)
+    made = made_elements(kernels, rows[place])
+    most = np.zeros(len(calls.first), np.int64)
+    np.maximum.at(most, call, made)
+    last = made[np.cumsum(calls.last - calls.first) - 1]
+    norms = np.array([f.norm for f in FUNCTIONS])[calls.function] & ~calls.back
+    keep = ~norms | (2 * last >= most) | (last == 0)
+    return _Calls(
+        calls.first[keep], calls.last[keep], calls.function[keep], calls.back[keep]
+    )
+
+
 def _as_many(kernels: Kernels, rows: IntArray, others: IntArray) -> BoolArray:
     """Whether kernels make as many elements as others, where both are known."""
     one, other = (launched_elements(kernels, row) for row in (rows, others))
@@ -475,11 +493,12 @@ def _in_half(
     casts = kernels.of_operation(*HALF_CASTS)[rows] & copies
     activation = np.array([not f.single for f in FUNCTIONS])[calls.function]
     numbers = np.arange(len(calls.first))
+    norm_place, norm_call = _half_norms(kernels, rows, calls, casts, copies)
     # to single precision in the call: behind a norm in it there is nothing to cast
     widened = np.concatenate(([0], np.cumsum(copies & ~casts)))
     widens = widened[calls.last] > widened[np.maximum(calls.first - 1, 0)]
     forward = numbers[activation & ~calls.back & widens]
-    place, call = _beside(kernels, rows, calls, forward, casts, copies)
+    place, call = _beside(kernels, rows, calls, forward, casts, copies, ahead=False)
     half = np.zeros(len(numbers), bool)
     half[call] = True
     for function in distinct_values(calls.function[half]).tolist():
@@ -487,8 +506,42 @@ def _in_half(
         if half[of_function].sum() >= _OF_CALLS * (of_function & ~calls.back).sum():
             half |= of_function
     backward = numbers[half & calls.back]
-    place_back, call_back = _beside(kernels, rows, calls, backward, copies, copies)
-    return half, np.append(place, place_back), np.append(call, call_back)
+    place_back, call_back = _beside(kernels, rows, calls, backward, copies, copies, ahead=True)
+    half[norm_call] = True
+    return (
+        half,
+        np.concatenate((place, place_back, norm_place)),
+        np.concatenate((call, call_back, norm_call)),
+    )
+
+
+def _half_norms(
+    kernels: Kernels, rows: IntArray, calls: _Calls, casts: BoolArray, copies: BoolArray
+) -> tuple[IntArray, IntArray]:
+    """Norms of models in half precision that widen what they read and cast what they make.
+
+    The library's norm reads and writes half precision there. Under autocast, which casts weights
+    as well, it does not.
+
+    Returns:
+        Places of casts beside such norms, and the call of each.
+    """
+    numbers = np.arange(len(calls.first))
+    norms = numbers[np.array([f.norm for f in FUNCTIONS])[calls.function] & ~calls.back]
+    widened = _beside(kernels, rows, calls, norms, copies & ~casts, copies, ahead=True)
+    narrowed = np.concatenate(([0], np.cumsum(casts)))
+    inside = narrowed[calls.last] > narrowed[calls.first]
+    behind = _beside(kernels, rows, calls, norms[~inside[norms]], casts, copies, ahead=False)
+    inside[behind[1]] = True
+    forward = kernels.phase[rows] == PHASES.index("forward")
+    own = int((narrowed[calls.last] - narrowed[calls.first])[norms].sum()) + len(behind[0])
+    others = int((casts & forward).sum()) - own
+    if others > _OTHER_CASTS * len(norms):
+        return numbers[:0], numbers[:0]
+    place, call = (np.concatenate(pair) for pair in zip(widened, behind, strict=True))
+    certain = inside.copy()
+    certain[numbers[~among(numbers, widened[1].tolist())]] = False
+    return place[certain[call]], call[certain[call]]
 
 
 def _beside(
@@ -498,20 +551,22 @@ def _beside(
     which: IntArray,
     wanted: BoolArray,
     copies: BoolArray,
+    *,
+    ahead: bool,
 ) -> tuple[IntArray, IntArray]:
     """The first wanted kernel that makes as many elements as each call, in the copies beside it.
 
-    Behind forward calls, where weights may be cast before the result is; before backward calls.
+    Ahead of its first kernel, or behind its last, where weights may be cast before the result is.
     """
     place, call = [], []
     left = which
     for distance in range(_BESIDE):
-        back = calls.back[left]
-        at = np.where(back, calls.first[left] - 1 - distance, calls.last[left] + distance)
+        at = calls.first[left] - 1 - distance if ahead else calls.last[left] + distance
         inside = (at >= 0) & (at < len(rows))
         left, at = left[inside], at[inside]
         left, at = left[copies[at]], at[copies[at]]
-        same = wanted[at] & _as_many(kernels, rows[calls.last[left] - 1], rows[at])
+        end = calls.first[left] if ahead else calls.last[left] - 1
+        same = wanted[at] & _as_many(kernels, rows[end], rows[at])
         place.append(at[same])
         call.append(left[same])
         left = left[~same]
@@ -519,7 +574,12 @@ def _beside(
 
 
 def _library_ns(
-    kernels: Kernels, rows: IntArray, letters: AnyArray, call: IntArray, calls: _Calls
+    kernels: Kernels,
+    rows: IntArray,
+    letters: AnyArray,
+    call: IntArray,
+    calls: _Calls,
+    half: BoolArray,
 ) -> tuple[FloatArray, FloatArray]:
     """What the library takes for each call, and for the gradient of it, ns.
 
@@ -529,8 +589,9 @@ def _library_ns(
         letters: the letter of each of these.
         call: the call of each.
         calls: the calls.
+        half: those whose function it has in half precision.
     """
-    pass_ns = _pass_ns(kernels, rows, call, len(calls.first))
+    pass_ns = _pass_ns(kernels, rows, call, len(calls.first)) * np.where(half, 0.5, 1.0)
     ahead, back = (
         pass_ns * np.array([f.passes[at] for f in FUNCTIONS])[calls.function] for at in (0, 1)
     )
