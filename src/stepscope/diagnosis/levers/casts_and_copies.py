@@ -13,6 +13,7 @@ from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.intervals import inside_any
 from stepscope.intervals.distinct import among
 from stepscope.kernels.kernels import Kernels, changed
+from stepscope.kernels.padding import padded_apart
 from stepscope.trace.frame import BoolArray, IntArray
 
 _ID: Final = "casts_and_copies"
@@ -38,6 +39,10 @@ _NORMS: Final = (
     "give norms half precision as it is (layer_norm(x) instead of layer_norm(x.float()).to(x.dtype)"
     "): they sum in single precision anyway"
 )
+_PADDING: Final = (
+    "let the convolution pad (padding=...) instead of fn.pad, torch.cat or nn.ZeroPad2d before it: "
+    "its kernels read zeros beyond the edge"
+)
 
 CASTS_GO: Final = (0.25, 0.75, 1.0)
 """Share of the casts that weights kept in the type of the GEMMs make superfluous: least, usual,
@@ -60,6 +65,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     if not len(rows):
         return None
     around, norms = _normed_in_single(kernels, casts)
+    pads = padded_apart(kernels, mine)
+    around = np.concatenate((around, pads))  # no row is of both
     rows = rows[~among(rows, around.tolist())]
     of_norms = kernels.duration_ns[norms].astype(np.float64)
     old = kernels.duration_ns[rows]
@@ -94,9 +101,16 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "half precision as it is"
             if len(norms)
             else ""
+        )
+        + (
+            "; counted with them are those that pad images for convolutions, which can pad "
+            "themselves"
+            if len(pads)
+            else ""
         ),
         recommendations=[
             *([_NORMS] if len(norms) else []),
+            *([_PADDING] if len(pads) else []),
             "load the weights in BF16 (model.to(torch.bfloat16)) where autocast casts them in "
             "every step"
             if case.explanation.workload.infers
@@ -151,7 +165,8 @@ LEVER = Lever(
     prediction=(
         "three quarters of the casts and half of the copies go; the range goes from a quarter of "
         "the casts to all of both. Where casts to single precision and back have only a norm "
-        "between, both go, and the norm takes half precision"
+        "between, both go, and the norm takes half precision. Kernels that pad images before a "
+        "convolution, and those that cut the padding off its gradient, go"
     ),
     reference="PyTorch: automatic mixed precision; tensor views",
     find=find,
