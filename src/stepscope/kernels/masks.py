@@ -11,36 +11,83 @@ import numpy as np
 
 from stepscope.kernels.fused_attention import RATE_SPREAD, causal_share
 from stepscope.kernels.kernels import Kernels, Repair, changed
-from stepscope.trace.frame import BoolArray
+from stepscope.kernels.written_out import HALF_CASTS, made_elements
+from stepscope.trace.frame import BoolArray, IntArray
 from stepscope.trace.shapes import shapes_of
 
 _FUSED: Final = re.compile(r"^aten::_.*(cudnn|efficient).*attention")
 """Operators of fused attention that take a mask; FlashAttention's take none."""
+_AHEAD: Final = re.compile(r"sdpa\w*fprop|fmha_cutlassF_(bf16|f16)")
+_BACK: Final = re.compile(r"sdpa\w*bprop|fmha_cutlassB_(bf16|f16)")
+_ROW_SUMS: Final = re.compile(r"compute_dot_do_o_specialized<\w+, ?(?:\(\w+\))?(\d+)>")
+"""cuDNN's kernel before the backward one, by the heads' width: a block for some positions of each
+sample and head."""
+_OF_BLOCK: Final = 1024  # elements of a head in a block of it
+_CUTLASS: Final = re.compile(r"fmha_cutlassF_\w*?_(?:aligned_)?(\d+)x(\d+)")
+"""CUTLASS's kernels: positions of queries in a block, and of keys, which heads are as wide as."""
 _LONG: Final = 256
 """Positions from which on half of the arithmetic is worth a remark."""
 
 
 @dataclass(frozen=True)
 class GivenMask:
-    """Fused attention under a mask that all samples and heads share.
+    """Fused attention under a mask of positions by positions.
 
     Attributes:
         repair: its kernels, and what they take where the mask is causal and said to be so; at most
-            nothing changes.
+            nothing changes. The kernels that make the mask what the attention reads go.
         positions: rows and columns of the largest such mask.
+        shared: whether all samples have one mask.
     """
 
     repair: Repair
     positions: int
+    shared: bool
+
+
+@dataclass(frozen=True)
+class _Masked:
+    """Kernels of attention under masks; arrays have one value for each.
+
+    Attributes:
+        rows: the kernels.
+        positions: rows and columns of the mask.
+        heads: width of a head.
+        shared: whether the mask is that of all samples.
+        made: rows of kernels that convert the masks.
+    """
+
+    rows: IntArray
+    positions: IntArray
+    heads: IntArray
+    shared: BoolArray
+    made: IntArray
 
 
 def given_mask(kernels: Kernels, mine: BoolArray) -> GivenMask | None:
-    """Fused attention whose mask, by its recorded shape, may be causal.
+    """Fused attention whose mask, by its recorded shape or its conversion, may be causal.
 
     Args:
         kernels: the device's kernels.
         mine: operations that are looked at.
     """
+    found = _by_shapes(kernels, mine) or _by_launches(kernels, mine)
+    if found is None:
+        return None
+    old = kernels.duration_ns[found.rows]
+    share = causal_share(kernels, found.positions.astype(float), found.heads.astype(float))
+    new = old * np.minimum(share, 1.0)
+    total = float(new.sum())
+    rows = np.concatenate((found.rows, found.made))
+    after = np.concatenate((np.rint(new), np.zeros(len(found.made)))).astype(np.int64)
+    of_all = kernels.duration_ns[rows]
+    high = float(of_all.sum())
+    repair = changed(rows, of_all, after, total / RATE_SPREAD, high, stay=True)
+    return GivenMask(repair, int(found.positions.max()), bool(found.shared.all()))
+
+
+def _by_shapes(kernels: Kernels, mine: BoolArray) -> _Masked | None:
+    """Attention under masks by the shapes of its operators; None where none is recorded."""
     table, operator = kernels.attribution.operators, kernels.attribution.operator
     rows = np.flatnonzero(kernels.in_category("attention") & mine & (operator >= 0))
     if not len(rows) or "input_shapes" not in table:
@@ -48,30 +95,110 @@ def given_mask(kernels: Kernels, mine: BoolArray) -> GivenMask | None:
     codes = [table[name][operator[rows]].tolist() for name in ("name", "input_shapes")]
     keys = list(zip(*codes, strict=True))
     found = {key: _mask_of(kernels, *key) for key in set(keys)}
-    positions, heads = np.array([found[key] for key in keys]).T
+    positions, heads, shared = np.array([found[key] for key in keys]).T
     known = positions > 0
-    rows, positions, heads = rows[known], positions[known], heads[known]
-    if not len(rows):
+    if not known.any():
         return None
-    old = kernels.duration_ns[rows]
-    share = causal_share(kernels, positions.astype(np.float64), heads.astype(np.float64))
-    new = old * np.minimum(share, 1.0)
-    total = float(new.sum())
-    repair = changed(rows, old, new, total / RATE_SPREAD, float(old.sum()), stay=True)
-    return GivenMask(repair, int(positions.max()))
+    known_shared = shared[known].astype(bool)
+    return _Masked(rows[known], positions[known], heads[known], known_shared, rows[:0])
 
 
-def _mask_of(kernels: Kernels, name: int, shapes: int) -> tuple[int, int]:
-    """Positions of a mask for all samples and heads alike, and the heads' width; (0, 0) of none."""
+def _mask_of(kernels: Kernels, name: int, shapes: int) -> tuple[int, int, int]:
+    """Positions of a mask, the heads' width, and 1 if all samples share it; zeros of none.
+
+    A mask for all heads alike: those of positions relative to each other have one for each.
+    """
     texts = kernels.attribution.operators.texts
     if shapes < 0 or not _FUSED.search(texts["name"][name]):
-        return 0, 0
+        return 0, 0, 0
     tensors = [shape for shape in shapes_of(texts["input_shapes"][shapes]) if len(shape) == 4]
     if not tensors:
-        return 0, 0
+        return 0, 0, 0
     operands = tensors[0]
     for shape in tensors[1:]:
         shared, rows, columns = math.prod(shape[:-2]), shape[-2], shape[-1]
-        if shared == 1 and rows == columns >= _LONG and rows in operands and shape != operands:
-            return rows, operands[-1]
-    return 0, 0
+        alike = shared == 1 or (shape[1] == 1 and shared == operands[0])
+        if alike and rows == columns >= _LONG and rows in operands and shape != operands:
+            return rows, operands[-1], int(shared == 1)
+    return 0, 0, 0
+
+
+def _by_launches(kernels: Kernels, mine: BoolArray) -> _Masked | None:
+    """Attention right behind the kernel that converts its mask, of positions by positions.
+
+    PyTorch makes numbers of a mask of booleans (``where``), and casts one in single precision, in
+    each call. How many positions there are is told by what is launched for them: cuDNN's backward
+    pass, or CUTLASS's forward kernel.
+    """
+    order = kernels.order[(kernels.gpu.is_compute & mine)[kernels.order]]
+    ops = kernels.gpu.ops
+    ahead, back = (ops.matches("name", pattern)[order] for pattern in (_AHEAD, _BACK))
+    at = np.flatnonzero(ahead[1:]) + 1
+    converts = kernels.of_operation("where", *HALF_CASTS)[order[at - 1]]
+    at = at[converts]
+    if not len(at):
+        return None
+    elements = made_elements(kernels, order[at - 1])
+    positions, heads, shared = np.zeros((3, len(at)), np.int64)
+    for samples, block, most, head, cutlass in _geometries(kernels, order):
+        of_kind = ops.matches("name", _CUTLASS)[order[at]] == cutlass
+        for each in (1, samples):
+            # launches are made up to whole blocks
+            length = np.floor(np.sqrt(elements / each)).astype(np.int64)
+            fits = of_kind & (positions == 0) & (length >= _LONG)
+            fits &= (length > most - block) & (length <= most + 2)
+            positions[fits] = np.minimum(length[fits], most)
+            heads[fits], shared[fits] = head, each == 1
+    known = positions > 0
+    if not known.any():
+        return None
+    of_row = np.full(len(order), -1, np.int64)
+    of_row[at[known]] = np.flatnonzero(known)
+    forward, backward = _pairs(ahead, back)
+    of_row[backward] = of_row[forward]
+    masked = np.flatnonzero(of_row >= 0)
+    which = of_row[masked]
+    return _Masked(
+        rows=order[masked],
+        positions=positions[which],
+        heads=heads[which],
+        shared=shared[which].astype(bool),
+        made=order[at[known] - 1],
+    )
+
+
+def _geometries(kernels: Kernels, order: IntArray) -> list[tuple[int, int, int, int, bool]]:
+    """Kinds of attention by their launches.
+
+    Returns:
+        Samples, positions in a block, the most positions, the heads' width, and whether they are
+        CUTLASS's kernels.
+    """
+    names = kernels.gpu.ops.texts["name"]
+    codes = kernels.gpu.ops["name"][order]
+    grid = np.column_stack([kernels.grid[f"grid_{axis}"][order] for axis in "xyz"])
+    found = set()
+    for code in set(codes.tolist()):
+        sums, cutlass = _ROW_SUMS.search(names[code]), _CUTLASS.search(names[code])
+        if not (sums or cutlass):
+            continue
+        for x, y, z in set(map(tuple, grid[codes == code].tolist())):
+            if sums:
+                head = int(sums.group(1))
+                block = _OF_BLOCK // head
+                found.add((y, block, x * block, head, False))
+            elif cutlass:
+                block, head = map(int, cutlass.groups())
+                found.add((z, block, x * block, head, True))
+    return sorted(found)
+
+
+def _pairs(ahead: BoolArray, back: BoolArray) -> tuple[IntArray, IntArray]:
+    """Forward kernels and the backward one of each: the last that has none yet, as brackets are."""
+    place = np.flatnonzero(ahead | back)
+    opens = ahead[place]
+    depth = np.cumsum(np.where(opens, 1, -1)) + ~opens
+    by_depth = np.argsort(depth, kind="stable")
+    first, second = by_depth[:-1], by_depth[1:]
+    pair = opens[first] & ~opens[second] & (depth[first] == depth[second])
+    return place[first[pair]], place[second[pair]]

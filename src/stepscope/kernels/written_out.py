@@ -405,9 +405,7 @@ def _ending_large(kernels: Kernels, rows: IntArray, calls: _Calls) -> _Calls:
     last = made[np.cumsum(calls.last - calls.first) - 1]
     norms = np.array([f.norm for f in FUNCTIONS])[calls.function] & ~calls.back
     keep = ~norms | (2 * last >= most) | (last == 0)
-    return _Calls(
-        calls.first[keep], calls.last[keep], calls.function[keep], calls.back[keep]
-    )
+    return _Calls(calls.first[keep], calls.last[keep], calls.function[keep], calls.back[keep])
 
 
 def _as_many(kernels: Kernels, rows: IntArray, others: IntArray) -> BoolArray:

@@ -50,14 +50,17 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             repair=masked.repair,
             message=(
                 f"attention takes {{kernels_ns_per_step}} under a mask of {masked.positions:,} x "
-                f"{masked.positions:,} that all samples and heads share; where that mask only "
-                "hides later positions (causal), and says so instead, it takes some "
+                f"{masked.positions:,} "
+                + ("that all samples and heads share" if masked.shared else "for each sample")
+                + "; where that mask only hides later positions (causal)"
+                + ("" if masked.shared else ", and padding behind them,")
+                + " and says so instead, it takes some "
                 "{changed_ns_per_step}, as half of the arithmetic goes"
             ),
             recommendations=[
                 "where the mask is causal: scaled_dot_product_attention(q, k, v, is_causal=True) "
                 "without attn_mask; in Hugging Face models no attention_mask where nothing is "
-                "padded",
+                "padded; padding behind all tokens needs no mask, as none of them looks there",
                 "where it is not (a window, documents in one sequence): flex_attention with a "
                 "block mask, which leaves out what is masked",
             ],
@@ -100,9 +103,10 @@ LEVER = Lever(
     ),
     prediction=(
         "written out: as the cause unfused_attention. An older kernel: what newer ones gain in "
-        "published measurements. A mask for all samples and heads alike (recorded shapes tell): "
-        "as many times quicker as causal attention is than masked; whether it is causal no "
-        "capture tells, so that the range reaches today's step"
+        "published measurements. A mask of positions by positions, for all heads alike (recorded "
+        "shapes tell, or the kernel that converts it in each call): as many times quicker as "
+        "causal attention is than masked; whether it is causal no capture tells, so that the "
+        "range reaches today's step"
     ),
     reference="Dao et al., FlashAttention; Shah et al., FlashAttention-3 (NeurIPS 2024)",
     find=find,
