@@ -112,6 +112,13 @@ def found(
             id="selu by where",
         ),
         pytest.param(
+            [COMPARE, CLAMP, EXP, LESS, SCALE, WHERE],
+            [FILL, WHERE, FILL, WHERE, SCALE, MUL, FILL, COMPARE, WHERE, ADD],
+            "selu/elu",
+            [(600, 13, 2), (1000, 22, 3)],
+            id="elu by where of what is limited",
+        ),
+        pytest.param(
             [CLAMP, EXP, LESS, SCALE, CLAMP, ADD],
             [COMPARE, WHERE, MUL, SCALE, FILL, COMPARE, WHERE, ADD],
             "selu/elu",
@@ -308,6 +315,46 @@ def test_what_autocast_widens_is_half_as_much_in_the_library(
     assert ratio == pytest.approx(0.5 if half else 1.0, rel=0.03)
     beside = (1 + len(widened)) if half else 0
     assert len(result.repair.rows) == len(whole.repair.rows) + beside * steps
+
+
+@pytest.mark.parametrize(
+    ("casts", "half"),
+    [
+        ([], True),
+        ([NARROW], False),  # of weights: under autocast the library's norm is in single precision
+    ],
+)
+@pytest.mark.parametrize("inside", [True, False])
+def test_norms_of_a_model_in_half_precision_move_half(
+    tmp_path: Path, casts: list[str], inside: bool, half: bool
+) -> None:
+    """The result is cast before it is multiplied by the weight, or behind that."""
+    end = [NARROW, MUL] if inside else [MUL, NARROW]
+    norm = [POW, SUM, LESS, ROOT, SCALE, *end]
+    blocks = {LESS: 1, ROOT: 1}
+    whole, _ = found(subfolder(tmp_path, "whole"), [MUL, *norm], [], blocks)
+    result, steps = found(subfolder(tmp_path, "cast"), [*casts, MUL, WIDEN, *norm], [], blocks)
+    assert result is not None
+    assert whole is not None
+    assert result.names == ("rms_norm",)
+    ratio = result.repair.new_ns.sum() / whole.repair.new_ns.sum()
+    assert ratio == pytest.approx(0.5 if half else 1.0, rel=0.05)
+    beside = 1 + (not inside) if half else 0  # what widens, and what narrows behind it
+    assert len(result.repair.rows) == len(whole.repair.rows) + beside * steps
+
+
+def test_the_gradient_of_a_root_mean_square_is_no_norm(tmp_path: Path) -> None:
+    """It sums and raises to a power, too, but has a value for each row behind that."""
+    norm = [POW, SUM, LESS, ROOT, MUL, MUL]
+    alone, _ = found(subfolder(tmp_path, "alone"), norm, [], {LESS: 1, ROOT: 1})
+    back = [MUL, SUM, POW, DIV, DIV, ADD]
+    result, steps = found(subfolder(tmp_path, "both"), norm, back, {LESS: 1, ROOT: 1, DIV: 1})
+    assert result is not None
+    assert alone is not None
+    assert len(result.repair.rows) == (len(norm) + len(back)) * steps
+    # the gradient is two kernels in the library, which take no longer than two of these
+    expected = alone.repair.new_ns.sum() + 2 * 100_000 * steps
+    assert result.repair.new_ns.sum() == pytest.approx(expected, rel=0.05)
 
 
 def subfolder(place: Path, name: str) -> Path:

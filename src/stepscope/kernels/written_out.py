@@ -273,9 +273,10 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
         taken: operations that belong to another finding already.
     """
     rows, text = _as_text(kernels, taken)
-    calls = _ending_large(kernels, rows, _calls(text))
+    letters = np.frombuffer(text, np.uint8)
+    calls = _ending_large(kernels, rows, letters, _calls(text))
     calls = _certain(calls, _of_one_size(kernels, rows, calls))
-    calls = _over_the_batch(kernels, rows, np.frombuffer(text, np.uint8), calls)
+    calls = _over_the_batch(kernels, rows, letters, calls)
     if not len(calls.first):
         return None
     place, call = _places(calls.first, calls.last)
@@ -285,7 +286,6 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     spent = kernels.duration_ns[of_call]
     total = np.bincount(call, spent, len(calls.first))
     function, back = calls.function, calls.back
-    letters = np.frombuffer(text, np.uint8)
     ahead_ns, back_ns = _library_ns(kernels, of_call, letters[place], call, calls, half)
     takes = np.where(back, back_ns, ahead_ns)
     new = np.zeros(len(of_call), np.int64)
@@ -393,16 +393,18 @@ def _of_one_size(kernels: Kernels, rows: IntArray, calls: _Calls) -> BoolArray:
     return _as_many(kernels, rows[calls.first], rows[calls.last - 1])
 
 
-def _ending_large(kernels: Kernels, rows: IntArray, calls: _Calls) -> _Calls:
-    """The same without norms whose last kernel makes a value for each row, not for each element.
+def _ending_large(kernels: Kernels, rows: IntArray, letters: AnyArray, calls: _Calls) -> _Calls:
+    """The same without norms that make a value for each row alone behind the root.
 
     The gradient of a root mean square reads like a norm up to there.
     """
     place, call = _places(calls.first, calls.last)
     made = made_elements(kernels, rows[place])
-    most = np.zeros(len(calls.first), np.int64)
+    roots = _first_of(call, among(letters[place], list(b"qp")), len(calls.first))
+    behind = (roots[call] >= 0) & (np.arange(len(call)) > roots[call])
+    most, last = np.zeros((2, len(calls.first)), np.int64)
     np.maximum.at(most, call, made)
-    last = made[np.cumsum(calls.last - calls.first) - 1]
+    np.maximum.at(last, call[behind], made[behind])
     norms = np.array([f.norm for f in FUNCTIONS])[calls.function] & ~calls.back
     keep = ~norms | (2 * last >= most) | (last == 0)
     return _Calls(calls.first[keep], calls.last[keep], calls.function[keep], calls.back[keep])
