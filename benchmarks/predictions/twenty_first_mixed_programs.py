@@ -163,7 +163,7 @@ def flowed(ice: Tensor, bed: Tensor, slip: Tensor, snow: Tensor, tick: float) ->
 
 
 @pair(
-    "memory_bound_kernels",
+    "double_precision",
     "glaciers",
     "maps become FP32 when they are read: NumPy's are FP64, and so was all that is made of them",
 )

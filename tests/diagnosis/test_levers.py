@@ -737,6 +737,30 @@ def test_a_report_without_levers_is_still_read() -> None:
     assert job.verify(json.dumps(report).encode()).verified
 
 
+DOUBLE = (
+    "void at::native::vectorized_elementwise_kernel<2, at::native::CUDAFunctor_add<double>, "
+    "std::array<char*, 3ul> >(int)"
+)
+ROLLED = "void at::native::roll_cuda_kernel<double>(double const*, double*, long, long)"
+WITH_RATES = (
+    "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>, float "
+    "const*, double, double, double>(int)"
+)
+
+
+def test_doubles_move_twice_the_bytes(tmp_path: Path) -> None:
+    """An optimizer's rates are doubles in any precision: its kernel is none of these."""
+    layer = [(BF16, 100.0), (DOUBLE, 40.0), (ROLLED, 20.0), (BF16, 100.0), (WITH_RATES, 30.0)]
+    found = forward(tmp_path, layer)
+    lever = named(found, "double_precision")
+    assert lever.value("kernels_per_step") == 2 * 6
+    assert lever.time_ns_per_step == pytest.approx(6 * (20e3 + 2e3), rel=0.01)
+    single = [(name.replace("<double>(double", "<float>(float").replace("<double>", "<float>"), us)
+              for name, us in layer]  # fmt: skip
+    (tmp_path / "single").mkdir()
+    assert "double_precision" not in gains(forward(tmp_path / "single", single))
+
+
 ATTENTION = "cudnn_generated_fort_native_sdpa_sm90_flash_{}prop_wgmma_f16_knob_7_64x128x128_4x1x1"
 
 
@@ -783,7 +807,7 @@ def test_a_mask_for_all_may_be_causal(mask: str, said: str, tmp_path: Path) -> N
 def test_every_lever_is_complete() -> None:
     assert {"fused_optimizer", "compile", "casts_and_copies", "layout_changes", "larger_batch",
             "wave_quantisation", "aligned_shapes", "lower_precision",
-            "fused_attention", "recomputation"} == set(levers())  # fmt: skip
+            "fused_attention", "recomputation", "double_precision"} == set(levers())  # fmt: skip
     for name, lever in levers().items():
         assert name not in causes()
         assert set(lever.instead) <= set(causes())

@@ -33,13 +33,13 @@ def padded_apart(kernels: Kernels, mine: BoolArray) -> IntArray:
     order = kernels.order[(kernels.gpu.is_compute & mine)[kernels.order]]
     if not len(order):
         return order
-    fills = kernels.of_operation("Fill")[order]
+    constants = kernels.of_operation("Fill")[order]
     copies = kernels.gpu.ops.matches("name", SCATTERED_COPY)[order]
     elements = made_elements(kernels, order)
     convolves = kernels.in_category("convolution")[order]
     convolves |= kernels.gpu.ops.matches("name", LAYOUT_CHANGE)[order]
     backward = kernels.phase[order] == PHASES.index("backward")
-    copy = np.flatnonzero(copies[1:] & fills[:-1] & ~backward[1:]) + 1
+    copy = np.flatnonzero(copies[1:] & constants[:-1] & ~backward[1:]) + 1
     larger = elements[copy - 1] > elements[copy]
     copy = copy[larger & (elements[copy - 1] <= _MOST * elements[copy])]
     copy = copy[_near(convolves, copy, 1, _BEFORE)]
