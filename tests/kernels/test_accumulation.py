@@ -12,7 +12,7 @@ from tests.support.ddp import ALL_REDUCE
 from tests.support.reductions import end_of, equal_ranks
 
 from stepscope.api import Job
-from stepscope.kernels.accumulation import repeated_sums
+from stepscope.kernels.accumulation import repeated_sums, summed_again
 from stepscope.simulation.overlap import SLOWED
 
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -133,3 +133,53 @@ def test_the_step_with_the_sums_of_the_last_pass(tmp_path: Path) -> None:
     assert finding.predicted_step_ns == pytest.approx(step * 1e3, rel=0.02)
     assert "no_sync()" in finding.recommendations[0]
     assert finding.prediction_low_ns < finding.predicted_step_ns < finding.prediction_high_ns
+
+
+def again(folder: Path, first: list[int], behind: list[int], *, between: int = 0) -> int:
+    """Sums a step that are made again, of steps that sum so many bytes in and behind backward.
+
+    Args:
+        folder: where to write the captures.
+        first: bytes that each product of the backward pass is followed by.
+        behind: those of the sums behind all of them.
+        between: products between the latter.
+    """
+    ranks = Ranks()
+    for step in range(STEPS):
+        begin = ranks.called
+        ranks.compute(GEMM, FORWARD)
+        for _ in first:
+            ranks.compute(GEMM, BACKWARD, AUTOGRAD)
+            ranks.sum()
+        for _ in behind:
+            for _ in range(between):
+                ranks.compute(GEMM, BACKWARD, AUTOGRAD)
+            ranks.sum()
+        ranks.update()
+        ranks.called += 5
+        ranks.build.range(begin, ranks.called, f"step_{step}")
+    explanation = ranks.job(folder).explained.cases[0].explanation
+    kernels = explanation.kernels
+    sums = kernels.order[explanation.gpu.is_communication[kernels.order]]
+    sent = np.full(len(kernels.gpu.ops), -1, np.int64)
+    sent[sums] = (first + behind) * STEPS
+    found = summed_again(kernels, sent)
+    assert explanation.gpu.is_communication[found].all()
+    return len(found) // explanation.n_steady
+
+
+@pytest.mark.parametrize(
+    ("first", "behind", "between", "found"),
+    [
+        ([600, 400], [250, 250, 500], 0, 3),
+        ([600, 400], [1000, 1], 0, 2),  # a norm is summed, too
+        ([600, 400], [500], 0, 0),
+        ([600, 400], [], 0, 0),
+        ([600, 400], [500, 500], 1, 0),  # of another backward pass
+        ([600, -1], [1000], 0, 0),  # a size that is not known
+    ],
+)
+def test_what_is_summed_once_more(
+    first: list[int], behind: list[int], between: int, found: int, tmp_path: Path
+) -> None:
+    assert again(tmp_path, first, behind, between=between) == found

@@ -31,7 +31,7 @@ from stepscope.collectives.match import Matched, match
 from stepscope.collectives.parallel import Guess, guesses
 from stepscope.intervals import overlap_per_window
 from stepscope.intervals.distinct import among, distinct_values, with_counts
-from stepscope.kernels.accumulation import repeated_sums
+from stepscope.kernels.accumulation import repeated_sums, summed_again
 from stepscope.kernels.categories import PRODUCTS
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
@@ -48,6 +48,8 @@ _SORTS: Final = {
     "all-gather": re.compile("AllGather", re.IGNORECASE),
 }
 """What a data-parallel step sends that is no sum of gradients, by the names of its kernels."""
+_AGAIN: Final = "all-reduce"
+"""What it sums once more (:func:`stepscope.kernels.accumulation.summed_again`)."""
 
 _SEVERAL: Final = 2
 """Gathers a step, and their gradients, from which on they are not of the whole model's weights."""
@@ -238,13 +240,13 @@ class Collectives:
         """Transfers that a data-parallel step can do without, where they are most exposed.
 
         Returns:
-            Which sort of them takes most (a key of ``_SORTS``; empty for none), and the rows of
-            all of that sort on each device.
+            Which sort of them takes most (a key of ``_SORTS``, or ``_AGAIN``; empty for none), and
+            the rows of all of that sort on each device.
         """
-        exposed = dict.fromkeys(_SORTS, 0.0)
+        exposed = dict.fromkeys((*_SORTS, _AGAIN), 0.0)
         every = 0.0
         rows: list[dict[str, IntArray]] = []
-        for e in self.explained:
+        for device, e in enumerate(self.explained):
             kernels, gpu = e.kernels, e.gpu
             moved = gpu.is_communication & kernels.steady
             heavy = gpu.is_kernel & kernels.in_category(*PRODUCTS)
@@ -254,17 +256,27 @@ class Collectives:
             covered = overlap_per_window(gpu.union_of(gpu.is_compute), begin, end)
             alone = np.where(moved, end - begin - covered, 0)
             every += float(alone.sum())
-            rows.append({})
-            for sort, names in _SORTS.items():
-                mine = moved & gpu.ops.matches("name", names)
+            found = {
+                sort: np.flatnonzero(moved & gpu.ops.matches("name", names))
+                for sort, names in _SORTS.items()
+            }
+            found[_AGAIN] = summed_again(kernels, self._sent_bytes(device))
+            for sort, mine in found.items():
                 # layer by layer they are of weights, which the next layer needs
                 if len(distinct_values(worked[mine])) <= _PLACES * kernels.n_steady:
                     exposed[sort] += float(alone[mine].sum())
-                rows[-1][sort] = np.flatnonzero(mine)
+            rows.append(found)
         most = max(exposed, key=lambda sort: exposed[sort])
         if exposed[most] < _MOSTLY * every or not all(len(found[most]) for found in rows):
             return "", []
         return most, [found[most] for found in rows]
+
+    def _sent_bytes(self, device: int) -> IntArray:
+        """Message size of each operation of a device; -1 where it is none or not known."""
+        rank = self.matched.ranks[device]
+        found = np.full(len(self.participants[device].gpu.ops), -1, np.int64)
+        found[rank.op] = self.matched.instances.bytes[rank.instance]
+        return found
 
     @cached_property
     def gathers_activations(self) -> bool:

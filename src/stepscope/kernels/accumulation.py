@@ -20,6 +20,8 @@ from stepscope.trace.frame import AnyArray, IntArray
 _SUM: Final = re.compile("AllReduce", re.IGNORECASE)
 _SMALL: Final = 0.02
 """Sums that take this part of a step's longest one are of a loss or a norm, not of gradients."""
+_SAME_BYTES: Final = 0.02
+"""What two halves of a step's sums may differ by, as a share: a loss or a norm is summed, too."""
 _ALIKE: Final = 0.2
 """What the passes of a step may differ by in kernels, forward, and in sums, as a share."""
 
@@ -79,6 +81,43 @@ def repeated_sums(kernels: Kernels) -> IntArray:
     again = np.zeros(len(first), bool)
     again[np.flatnonzero(whole).reshape(-1, count)[:, :-1]] = True
     found: IntArray = np.sort(order[sums[again[number]]])
+    return found
+
+
+def summed_again(kernels: Kernels, sent_bytes: IntArray) -> IntArray:
+    """Rows of ``GPU.ops`` of sums behind a step's products of as much as it summed before them.
+
+    ``DistributedDataParallel`` has summed the gradients when the backward pass ends; whoever sums
+    them once more, or the weights that they made, sends as many bytes again.
+
+    Args:
+        kernels: the device's kernels.
+        sent_bytes: what each row sends; at most 0 where that is not known.
+
+    Returns:
+        Ascending; empty where a step's sums do not fall into two such halves, or their sizes are
+        not known.
+    """
+    none = np.zeros(0, np.int64)
+    order = kernels.order[kernels.steady[kernels.order] & kernels.gpu.is_kernel[kernels.order]]
+    is_sum = (kernels.gpu.is_communication & kernels.gpu.ops.matches("name", _SUM))[order]
+    sums = np.flatnonzero(is_sum)
+    sent, step = sent_bytes[order[sums]].astype(np.float64), kernels.step[order[sums]]
+    if not len(sums) or (sent <= 0).any():
+        return none
+    total = np.bincount(step, sent)[step]
+    before = np.cumsum(sent) - sent
+    before -= before[np.searchsorted(step, step)]  # of the same step
+    later = before >= (1 - _SAME_BYTES) * total / 2
+    part = np.bincount(step[later], sent[later], len(np.bincount(step)))[step]
+    worked = np.cumsum(kernels.in_category(*PRODUCTS)[order])[sums]
+    last = np.zeros(len(np.bincount(step)), np.int64)
+    np.maximum.at(last, step, worked)
+    halves = abs(part / total - 0.5) <= _SAME_BYTES / 2
+    behind = ~later | (worked == last[step])
+    if not (halves & behind).all():
+        return none
+    found: IntArray = np.sort(order[sums[later]])
     return found
 
 

@@ -73,7 +73,7 @@ _NO_SYNC: Final = (
 )
 _SPARE: Final = {
     "broadcast": (
-        "a broadcast, as of buffers before each forward pass",
+        "no sum of gradients but a broadcast, as of buffers before each forward pass",
         (
             "DistributedDataParallel(broadcast_buffers=False), where buffers are the same on every "
             "rank anyway: frozen or quantised weights, constant tables, statistics that no loss "
@@ -82,10 +82,20 @@ _SPARE: Final = {
         ),
     ),
     "all-gather": (
-        "an all-gather, as of results for a metric or a loss over all samples",
+        "no sum of gradients but an all-gather, as of results for a metric or a loss over all "
+        "samples",
         (
             "gather less: reduce on each rank before (classes instead of scores, sums and counts "
             "instead of values), in 16 bits, and metrics every some steps or at the end",
+        ),
+    ),
+    "all-reduce": (
+        "a sum of as many bytes as were summed before, once more behind the backward pass",
+        (
+            "sum gradients once: DistributedDataParallel has averaged them when backward() "
+            "returns, and an all-reduce of one's own adds nothing",
+            "weights, and their means over time, are equal on all ranks where gradients are: "
+            "they need no sum",
         ),
     ),
 }
@@ -147,10 +157,7 @@ def detect(case: Case) -> Detection | None:
     advice = _GATHERED if activations else _ADVICE.get(use, _OTHERWISE)
     if spare:
         what, first = _SPARE[sort]
-        message += (
-            f"; most of what is exposed is no sum of gradients but {what}; the prediction is for a "
-            "step without it"
-        )
+        message += f"; most of what is exposed is {what}; the prediction is for a step without it"
         advice = [*first, *_OTHERWISE[:1]]
     if repeated:
         message += (
@@ -242,7 +249,8 @@ CAUSE = Cause(
         "the step without the exposed transfer, at best by as much as there is compute without "
         "communication beside it. What rather is not sent than hidden (gathers of activations that "
         "compute waits for, tokens of experts) goes nearly as a whole, and what a data-parallel "
-        "step can do without (broadcasts of buffers, gathers of results) with all that it slows; "
+        "step can do without (broadcasts of buffers, gathers of results, gradients summed once "
+        "more) with all that it slows; "
         "where a step sums its gradients in several backward passes "
         "(kernels/accumulation.py), the step with the sums of the last one alone, and without "
         "what the others slow beside them"
