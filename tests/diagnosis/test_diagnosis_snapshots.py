@@ -108,12 +108,17 @@ def waves(made: Steps) -> None:
 
 
 SPELLED = [elementwise("pow"), SUM, elementwise("add"), elementwise("rsqrt"), elementwise("mul")]
+DOUBLE = (
+    "void at::native::vectorized_elementwise_kernel<2, at::native::CUDAFunctor_add<double>, "
+    "std::array<char*, 3ul> >(int)"
+)
 AMPERE = "fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel)"
 STREAMED = [(elementwise("gelu"), 2.5), (NORM, 2.5), (CAST, 2.5), (BF16, 1.0)]
 
 MADE: dict[str, Callable[[Path], Job]] = {
     "compilation_or_warmup": built(compiling),
     "cpu_offload": built(lambda build: offloading(build, SIZES, host=20_000)),
+    "double_precision": steps_of(kernels([(BF16, 99.0), (DOUBLE, 30.0)] * 9)),
     "fusion_opportunity": steps_of(kernels([(BF16, 99.0), *((k, 30.0) for k in SPELLED)] * 4)),
     "fused_attention": steps_of(kernels([(BF16, 99.0), (AMPERE, 400.0), (NORM, 9.0)] * 9)),
     "gil_contention": built(contended),
