@@ -40,6 +40,7 @@ MODULES = (
     *("twelfth_job_programs", "fourteenth_job_programs", "nineteenth_job_programs"),
     "twentieth_job_programs",
     "twenty_first_job_programs",
+    "twenty_second_job_programs",
 )
 
 
