@@ -770,7 +770,7 @@ ATTENTION = "cudnn_generated_fort_native_sdpa_sm90_flash_{}prop_wgmma_f16_knob_7
         ("[1,1,2048,2048]", "that all samples and heads share"),
         ("[4,1,2048,2048]", "for each sample"),  # padded behind
         ("[4,16,2048,2048]", ""),  # one for each head, of relative positions
-        ("[1,1,1,2048]", ""),  # of keys
+        ("[1,16,1,2048]", ""),
         ("[]", ""),
     ],
 )

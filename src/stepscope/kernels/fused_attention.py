@@ -249,14 +249,16 @@ def _flop(sizes: Sizes, block: int, backward: BoolArray) -> FloatArray:
     return found
 
 
-def causal_share(kernels: Kernels, positions: FloatArray, heads: FloatArray) -> FloatArray:
-    """What causal attention in half precision takes over what it takes under a mask it reads."""
+def share_of_masked(
+    kernels: Kernels, positions: FloatArray, heads: FloatArray, mask: str
+) -> FloatArray:
+    """What attention in half precision takes over what it takes under a mask that it reads."""
     sizes = Sizes(np.full(len(heads), 1e3), heads, positions, positions)
     times = [
         # two of six GEMMs are those of the forward pass
-        _half_ns(kernels, sizes, mask, np.zeros(len(heads), bool), dropped=False)
-        + 2 * _half_ns(kernels, sizes, mask, np.ones(len(heads), bool), dropped=False)
-        for mask in (CAUSAL, GIVEN)
+        _half_ns(kernels, sizes, one, np.zeros(len(heads), bool), dropped=False)
+        + 2 * _half_ns(kernels, sizes, one, np.ones(len(heads), bool), dropped=False)
+        for one in (mask, GIVEN)
     ]
     found: FloatArray = times[0] / times[1]
     return found

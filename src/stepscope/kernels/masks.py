@@ -1,4 +1,8 @@
-"""Masks that are given to fused attention as tensors, though they may only say "causal"."""
+"""Masks that are given to fused attention as tensors, though it might do without.
+
+A mask of positions by positions may only say "causal"; one of keys may hide nothing, where no
+sample is padded.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.kernels.fused_attention import RATE_SPREAD, causal_share
+from stepscope.kernels.fused_attention import CAUSAL, RATE_SPREAD, UNMASKED, share_of_masked
 from stepscope.kernels.kernels import Kernels, Repair, changed
 from stepscope.kernels.written_out import HALF_CASTS, made_elements
 from stepscope.trace.frame import BoolArray, IntArray
@@ -29,20 +33,24 @@ _LONG: Final = 256
 """Positions from which on half of the arithmetic is worth a remark."""
 
 
+FOR_ALL, EACH, KEYS = range(3)
+"""Kinds of masks: of positions by positions, for all samples or for each of them; of the keys."""
+
+
 @dataclass(frozen=True)
 class GivenMask:
-    """Fused attention under a mask of positions by positions.
+    """Fused attention under masks.
 
     Attributes:
-        repair: its kernels, and what they take where the mask is causal and said to be so; at most
-            nothing changes. The kernels that make the mask what the attention reads go.
-        positions: rows and columns of the largest such mask.
-        shared: whether all samples have one mask.
+        repair: its kernels, and what they take where the mask is causal and said to be so, or of
+            keys and left out; at most nothing changes. The kernels that convert the mask go.
+        positions: how many positions the longest sequences have.
+        kind: of the masks under which it takes most: ``FOR_ALL``, ``EACH`` or ``KEYS``.
     """
 
     repair: Repair
     positions: int
-    shared: bool
+    kind: int
 
 
 @dataclass(frozen=True)
@@ -51,21 +59,21 @@ class _Masked:
 
     Attributes:
         rows: the kernels.
-        positions: rows and columns of the mask.
+        positions: of the sequence.
         heads: width of a head.
-        shared: whether the mask is that of all samples.
+        kind: of the mask.
         made: rows of kernels that convert the masks.
     """
 
     rows: IntArray
     positions: IntArray
     heads: IntArray
-    shared: BoolArray
+    kind: IntArray
     made: IntArray
 
 
 def given_mask(kernels: Kernels, mine: BoolArray) -> GivenMask | None:
-    """Fused attention whose mask, by its recorded shape or its conversion, may be causal.
+    """Fused attention whose mask, by its recorded shape or its conversion, may be spared.
 
     Args:
         kernels: the device's kernels.
@@ -75,15 +83,17 @@ def given_mask(kernels: Kernels, mine: BoolArray) -> GivenMask | None:
     if found is None:
         return None
     old = kernels.duration_ns[found.rows]
-    share = causal_share(kernels, found.positions.astype(float), found.heads.astype(float))
-    new = old * np.minimum(share, 1.0)
+    sizes = found.positions.astype(float), found.heads.astype(float)
+    causal, bare = (share_of_masked(kernels, *sizes, mask) for mask in (CAUSAL, UNMASKED))
+    new = old * np.minimum(np.where(found.kind == KEYS, bare, causal), 1.0)
     total = float(new.sum())
     rows = np.concatenate((found.rows, found.made))
     after = np.concatenate((np.rint(new), np.zeros(len(found.made)))).astype(np.int64)
     of_all = kernels.duration_ns[rows]
     high = float(of_all.sum())
     repair = changed(rows, of_all, after, total / RATE_SPREAD, high, stay=True)
-    return GivenMask(repair, int(found.positions.max()), bool(found.shared.all()))
+    most = int(np.bincount(found.kind, old).argmax())
+    return GivenMask(repair, int(found.positions.max()), most)
 
 
 def _by_shapes(kernels: Kernels, mine: BoolArray) -> _Masked | None:
@@ -95,16 +105,15 @@ def _by_shapes(kernels: Kernels, mine: BoolArray) -> _Masked | None:
     codes = [table[name][operator[rows]].tolist() for name in ("name", "input_shapes")]
     keys = list(zip(*codes, strict=True))
     found = {key: _mask_of(kernels, *key) for key in set(keys)}
-    positions, heads, shared = np.array([found[key] for key in keys]).T
+    positions, heads, kind = np.array([found[key] for key in keys]).T
     known = positions > 0
     if not known.any():
         return None
-    known_shared = shared[known].astype(bool)
-    return _Masked(rows[known], positions[known], heads[known], known_shared, rows[:0])
+    return _Masked(rows[known], positions[known], heads[known], kind[known], rows[:0])
 
 
 def _mask_of(kernels: Kernels, name: int, shapes: int) -> tuple[int, int, int]:
-    """Positions of a mask, the heads' width, and 1 if all samples share it; zeros of none.
+    """Positions under a mask, the heads' width, and the kind of the mask; zeros of none.
 
     A mask for all heads alike: those of positions relative to each other have one for each.
     """
@@ -112,19 +121,28 @@ def _mask_of(kernels: Kernels, name: int, shapes: int) -> tuple[int, int, int]:
     if shapes < 0 or not _FUSED.search(texts["name"][name]):
         return 0, 0, 0
     tensors = [shape for shape in shapes_of(texts["input_shapes"][shapes]) if len(shape) == 4]
-    if not tensors:
+    if len(tensors) < 2:
         return 0, 0, 0
-    operands = tensors[0]
-    for shape in tensors[1:]:
-        shared, rows, columns = math.prod(shape[:-2]), shape[-2], shape[-1]
-        alike = shared == 1 or (shape[1] == 1 and shared == operands[0])
-        if alike and rows == columns >= _LONG and rows in operands and shape != operands:
-            return rows, operands[-1], int(shared == 1)
+    queries, keys = tensors[:2]
+    for shape in tensors[2:]:
+        each = math.prod(shape[:-2])
+        alike = shape[1] == 1 and each in (1, queries[0])
+        if (
+            not alike
+            or shape[-1] != keys[-2]
+            or shape[-1] < _LONG
+            or shape[-2] not in (1, shape[-1])
+        ):
+            continue
+        if shape[-2] == 1:
+            return shape[-1], queries[-1], KEYS
+        if shape[-1] == queries[-2]:
+            return shape[-1], queries[-1], FOR_ALL if each == 1 else EACH
     return 0, 0, 0
 
 
 def _by_launches(kernels: Kernels, mine: BoolArray) -> _Masked | None:
-    """Attention right behind the kernel that converts its mask, of positions by positions.
+    """Attention right behind the kernel that converts its mask.
 
     PyTorch makes numbers of a mask of booleans (``where``), and casts one in single precision, in
     each call. How many positions there are is told by what is launched for them: cuDNN's backward
@@ -139,16 +157,19 @@ def _by_launches(kernels: Kernels, mine: BoolArray) -> _Masked | None:
     if not len(at):
         return None
     elements = made_elements(kernels, order[at - 1])
-    positions, heads, shared = np.zeros((3, len(at)), np.int64)
+    filled = kernels.blocks[order[at - 1]]
+    positions, heads, kind = np.zeros((3, len(at)), np.int64)
     for samples, block, most, head, cutlass in _geometries(kernels, order):
-        of_kind = ops.matches("name", _CUTLASS)[order[at]] == cutlass
-        for each in (1, samples):
+        of_kernel = ops.matches("name", _CUTLASS)[order[at]] == cutlass
+        for each, of_mask in ((1, FOR_ALL), (samples, EACH), (samples, KEYS)):
             # launches are made up to whole blocks
-            length = np.floor(np.sqrt(elements / each)).astype(np.int64)
-            fits = of_kind & (positions == 0) & (length >= _LONG)
-            fits &= (length > most - block) & (length <= most + 2)
+            size = elements / each
+            length = np.floor(size if of_mask == KEYS else np.sqrt(size)).astype(np.int64)
+            spare = elements // np.maximum(filled, 1) // each if of_mask == KEYS else 2
+            fits = of_kernel & (positions == 0) & (length >= _LONG)
+            fits &= (length > most - block) & (length <= most + spare)
             positions[fits] = np.minimum(length[fits], most)
-            heads[fits], shared[fits] = head, each == 1
+            heads[fits], kind[fits] = head, of_mask
     known = positions > 0
     if not known.any():
         return None
@@ -162,7 +183,7 @@ def _by_launches(kernels: Kernels, mine: BoolArray) -> _Masked | None:
         rows=order[masked],
         positions=positions[which],
         heads=heads[which],
-        shared=shared[which].astype(bool),
+        kind=kind[which],
         made=order[at[known] - 1],
     )
 

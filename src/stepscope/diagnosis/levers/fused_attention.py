@@ -11,7 +11,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.lever import Found, Lever
 from stepscope.kernels.kernels import MATH_NAMES, changed, scaled
-from stepscope.kernels.masks import given_mask
+from stepscope.kernels.masks import EACH, FOR_ALL, KEYS, given_mask
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "fused_attention"
@@ -22,6 +22,39 @@ NEWER: Final = (1.2, 1.5, 1.9)
 """How many times faster attention for Hopper (FlashAttention-3, cuDNN) is than kernels made for
 Ampere, least, usual and most: 1.5 to 2.0 times in the forward and 1.5 to 1.75 in the backward pass
 at long sequences (Shah et al., 2024); short sequences gain less."""
+
+_CAUSAL: Final = (
+    "where the mask is causal: scaled_dot_product_attention(q, k, v, is_causal=True) without "
+    "attn_mask; in Hugging Face models no attention_mask where nothing is padded",
+)
+_MASKS: Final = {
+    FOR_ALL: (
+        "{0:,} x {0:,} that all samples and heads share",
+        "hides later positions (causal) and says so instead, as half of the arithmetic goes",
+        _CAUSAL,
+    ),
+    EACH: (
+        "{0:,} x {0:,} for each sample",
+        "hides later positions (causal) and padding behind them and says so instead, as half of "
+        "the arithmetic goes",
+        (*_CAUSAL, "padding behind all tokens needs no mask there: none of them looks at it"),
+    ),
+    KEYS: (
+        "the {0:,} keys of each sample",
+        "hides nothing, as no sample is padded, and is left out",
+        (
+            "give no mask where nothing is padded: batches of one length, windows of a fixed "
+            "length, samples that are packed",
+            "sort samples by length, so that batches need little padding, or pack them: nested "
+            "tensors, or flash_attn_varlen_func with the samples' lengths",
+        ),
+    ),
+}
+"""Of each kind of mask what it is, when it can be spared, and how."""
+_BLOCKS: Final = (
+    "where it is needed (a window, documents in one sequence): flex_attention with a block mask, "
+    "which leaves out what is masked"
+)
 
 
 def find(case: Case, taken: BoolArray) -> Found | None:
@@ -46,24 +79,15 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         )
     masked = given_mask(kernels, kernels.steady & ~taken)
     if masked is not None:
+        of_what, where, advice = _MASKS[masked.kind]
         return Found(
             repair=masked.repair,
             message=(
-                f"attention takes {{kernels_ns_per_step}} under a mask of {masked.positions:,} x "
-                f"{masked.positions:,} "
-                + ("that all samples and heads share" if masked.shared else "for each sample")
-                + "; where that mask only hides later positions (causal)"
-                + ("" if masked.shared else ", and padding behind them,")
-                + " and says so instead, it takes some "
-                "{changed_ns_per_step}, as half of the arithmetic goes"
+                f"attention takes {{kernels_ns_per_step}} under a mask of "
+                f"{of_what.format(masked.positions)}; where that mask only {where}, it takes some "
+                "{changed_ns_per_step}"
             ),
-            recommendations=[
-                "where the mask is causal: scaled_dot_product_attention(q, k, v, is_causal=True) "
-                "without attn_mask; in Hugging Face models no attention_mask where nothing is "
-                "padded; padding behind all tokens needs no mask, as none of them looks there",
-                "where it is not (a window, documents in one sequence): flex_attention with a "
-                "block mask, which leaves out what is masked",
-            ],
+            recommendations=[*advice, _BLOCKS],
         )
     if not _HOPPER.search(kernels.device[0]):
         return None
@@ -103,10 +127,10 @@ LEVER = Lever(
     ),
     prediction=(
         "written out: as the cause unfused_attention. An older kernel: what newer ones gain in "
-        "published measurements. A mask of positions by positions, for all heads alike (recorded "
-        "shapes tell, or the kernel that converts it in each call): as many times quicker as "
-        "causal attention is than masked; whether it is causal no capture tells, so that the "
-        "range reaches today's step"
+        "published measurements. A mask for all heads alike (recorded shapes tell, or the kernel "
+        "that converts it in each call): as many times quicker as causal attention is than masked, "
+        "or attention without a mask where it is one of keys; whether the mask can go no capture "
+        "tells, so that the range reaches today's step"
     ),
     reference="Dao et al., FlashAttention; Shah et al., FlashAttention-3 (NeurIPS 2024)",
     find=find,
