@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from stepscope.kernels.precision import (
     in_precision,
     low_precision,
 )
+from stepscope.kernels.runs import compiled
 from stepscope.kernels.tiles import SLOWEST
 from stepscope.simulation.settings.autocast import in_losses
 from stepscope.simulation.settings.precision import BATCH_NORM, DEPTHWISE, lengths
@@ -617,3 +619,23 @@ def test_convolutions_and_batch_normalisation_in_bf16(tmp_path: Path) -> None:
     assert us(backward, "bf16") == [pytest.approx(100 * norm[1])]
     assert us(forward, "fp16")[0] < 100  # cuDNN's own, for half of the bytes
     assert us(depthwise, "bf16") == [pytest.approx(100 * DEPTHWISE[1])]
+
+
+@pytest.mark.parametrize(("blocks", "us", "chain"), [(8, 3000.0, False), (8, 10.0, True),
+                                                     (1000, 3000.0, True)])  # fmt: skip
+def test_scans_of_few_rows_are_slow_whoever_writes_them(
+    blocks: int, us: float, chain: bool, tmp_path: Path
+) -> None:
+    """A compiler's scan has a block for each row, too; a short one takes no time that counts."""
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(GEMM)
+        device.kernel(pointwise("mul", 2))
+        device.kernel(SCAN, us, blocks=blocks)
+        device.kernel(pointwise("mul", 2))
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    scans = kernels.gpu.ops.matches("name", re.compile("scan_innermost"))
+    assert compiled(kernels)[scans].all() == chain
+    assert compiled(kernels)[~scans & kernels.in_category("elementwise")].all()

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among
+from stepscope.kernels.efficiency import with_few_blocks
 from stepscope.kernels.kernels import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
 from stepscope.kernels.merging import LIKE_THE_LARGEST, SCAN, launched_elements, merged
 from stepscope.trace.frame import BoolArray, IntArray
@@ -164,11 +165,13 @@ def with_copies(kernels: Kernels, repair: Repair, rows: IntArray, run: IntArray)
 def compiled(kernels: Kernels) -> BoolArray:
     """Kernels that a compiler of the model merges with their neighbours.
 
-    Not those of the optimizer, and not the transposes that a library puts around convolutions.
+    Not those of the optimizer, not the transposes that a library puts around convolutions, and not
+    scans of so few rows that most of the device has nothing to do, whoever wrote their kernel.
     """
     found: BoolArray = among(kernels.category, [CATEGORY_NAMES.index(name) for name in COMPILED])
     ops = kernels.gpu.ops
-    found |= ops.matches("name", SCAN) | ops.matches("name", _FLIP)
+    scans = ops.matches("name", SCAN) & ~with_few_blocks(kernels)
+    found |= scans | ops.matches("name", _FLIP)
     found &= ~kernels.in_phase("optimizer")
     return found & ~ops.matches("name", LAYOUT_CHANGE)
 
