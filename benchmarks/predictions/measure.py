@@ -62,7 +62,7 @@ SETS = (
     *("nineteenth_everyday", "nineteenth_mixed"),
     *("twentieth_everyday", "twentieth_mixed"),
     *("twenty_first_everyday", "twenty_first_mixed"),
-    *("twenty_second_everyday",),
+    *("twenty_second_everyday", "twenty_second_mixed"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
