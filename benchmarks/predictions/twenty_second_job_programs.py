@@ -29,7 +29,7 @@ from torch.utils.checkpoint import checkpoint
 from twentieth_job_programs import next_word
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 339 pairs"
+WRITTEN_AFTER = "version 0.1 with 339 pairs, opened"
 four = partial(entered(PROGRAMS), marks="steps", ranks=4)  # type: ignore[call-arg]
 two = partial(entered(PROGRAMS), marks="steps", ranks=2)  # type: ignore[call-arg]
 

@@ -17,7 +17,7 @@ from torch.nn import functional as fn
 from torch.utils.checkpoint import checkpoint
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 339 pairs"
+WRITTEN_AFTER = "version 0.1 with 339 pairs, opened"
 pair = entered(PROGRAMS)
 SHORT = torch.bfloat16
 
