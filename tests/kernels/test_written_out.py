@@ -154,6 +154,13 @@ def found(
             id="soft shrinkage",
         ),
         pytest.param(
+            [pointwise("abs", 2), COMPARE, LESS, POW, SCALE, WHERE],
+            [WHERE, FILL, WHERE, SCALE, SCALE, MUL, pointwise("sign", 2), MUL, ADD],
+            "smooth_l1_loss/huber_loss",
+            [(600, 13, 2.5), (900, 22, 4.4)],
+            id="huber by where",
+        ),
+        pytest.param(
             [LARGEST, ADD, EXP, SUM, LOG, ADD],
             [],
             "log_softmax",

@@ -189,6 +189,14 @@ FUNCTIONS: Final = (
         re.compile(rb"(?:mc*){1,2}R[co]*g[co]*m(?:[co]*a)?"),
         (2.0, 3.0),
     ),
+    Function(
+        # of a difference that is there: its square or its absolute value, whichever is meant
+        "smooth_l1_loss/huber_loss",
+        re.compile(rb"bc*(?=[pmac]*>)(?:[>pma]c*){4,7}w"),
+        re.compile(rb"w[co]*w[co]*(?:mc*){0,5}gc*(?:mc*){1,3}a"),
+        (2.5, 4.4),
+        single=True,
+    ),
     # of chunks, whose gradients are put side by side again
     Function(
         "glu", re.compile(rb"sc*m"), re.compile(rb"mc*mc*Sc*k"), (3.0, 5.0), own_gradient=True
