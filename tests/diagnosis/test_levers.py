@@ -26,6 +26,7 @@ from stepscope.diagnosis.levers.aligned_shapes import NEWER_BY_NAME
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.diagnosis.verify import verify
+from stepscope.kernels.caches import WRITTEN_NS
 from stepscope.kernels.ceilings import peaks_of
 from stepscope.render import budget
 from stepscope.render.brief import brief
@@ -199,6 +200,16 @@ def test_casts_alone_between_gemms(tmp_path: Path) -> None:
     lever = named(found, "casts_and_copies")
     assert lever.time_ns_per_step == pytest.approx(0.75 * 6 * 40e3, rel=0.01)
     assert gains(found).keys() & {"compile"} == set()
+
+
+def test_a_cache_of_full_length_is_written_in_place(tmp_path: Path) -> None:
+    joined = "void at::native::(anonymous namespace)::CatArrayBatchedCopy<float, 4, 64>(float*)"
+    attention = ATTENTION.format("f")
+    found = forward(tmp_path, [(BF16, 100.0), (joined, 300.0), (joined, 300.0), (attention, 90.0)])
+    lever = named(found, "casts_and_copies")
+    assert lever.time_ns_per_step == pytest.approx(6 * 2 * (300_000 - WRITTEN_NS), rel=0.01)
+    assert "cache" in lever.recommendations[0]
+    assert "compile" not in gains(found)
 
 
 WIDEN = (

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from stepscope.intervals.distinct import among
+from stepscope.kernels.caches import grown_caches
 from stepscope.kernels.efficiency import with_few_blocks
 from stepscope.kernels.kernels import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
 from stepscope.kernels.merging import LIKE_THE_LARGEST, SCAN, launched_elements, merged
@@ -166,13 +167,14 @@ def compiled(kernels: Kernels) -> BoolArray:
     """Kernels that a compiler of the model merges with their neighbours.
 
     Not those of the optimizer, not the transposes that a library puts around convolutions, and not
-    scans of so few rows that most of the device has nothing to do, whoever wrote their kernel.
+    scans of so few rows that most of the device has nothing to do, whoever wrote their kernel; nor
+    the growth of a cache, which is kept for the next step.
     """
     found: BoolArray = among(kernels.category, [CATEGORY_NAMES.index(name) for name in COMPILED])
     ops = kernels.gpu.ops
     scans = ops.matches("name", SCAN) & ~with_few_blocks(kernels)
     found |= scans | ops.matches("name", _FLIP)
-    found &= ~kernels.in_phase("optimizer")
+    found &= ~kernels.in_phase("optimizer") & ~grown_caches(kernels)
     return found & ~ops.matches("name", LAYOUT_CHANGE)
 
 

@@ -12,6 +12,7 @@ from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.intervals import inside_any
 from stepscope.intervals.distinct import among
+from stepscope.kernels.caches import WRITTEN_NS, grown_caches
 from stepscope.kernels.kernels import Kernels, changed
 from stepscope.kernels.padding import padded_apart
 from stepscope.trace.frame import BoolArray, IntArray
@@ -43,6 +44,11 @@ _PADDING: Final = (
     "let the convolution pad (padding=...) instead of fn.pad, torch.cat or nn.ZeroPad2d before it: "
     "its kernels read zeros beyond the edge"
 )
+_CACHE: Final = (
+    "write new keys and values into a cache that has its full length from the beginning "
+    "(cache[:, :, at] = new; StaticCache in Hugging Face) instead of torch.cat, which copies all "
+    "of it for each token and layer"
+)
 
 CASTS_GO: Final = (0.25, 0.75, 1.0)
 """Share of the casts that weights kept in the type of the GEMMs make superfluous: least, usual,
@@ -61,8 +67,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     casts = mine & kernels.gpu.is_compute & ops.matches("name", _CAST)
     copies = mine & kernels.gpu.is_compute & ops.matches("name", _COPY) & ~casts
     copies |= mine & ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoD")
+    caches = np.flatnonzero(mine & grown_caches(kernels))
     rows = np.flatnonzero(casts | copies)
-    if not len(rows):
+    if not len(rows) + len(caches):
         return None
     around, norms = _normed_in_single(kernels, casts)
     pads = padded_apart(kernels, mine)
@@ -80,10 +87,12 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         staying = by_length[of // 2 :: of]
         new[staying] = old[staying]
     in_half = np.rint(_IN_HALF * of_norms).astype(np.int64)
-    new = np.concatenate((new, np.zeros(len(around), np.int64), in_half))
-    rows = np.concatenate((rows, around, norms))
+    written = np.minimum(kernels.duration_ns[caches], WRITTEN_NS)
+    new = np.concatenate((new, np.zeros(len(around), np.int64), in_half, written))
+    rows = np.concatenate((rows, around, norms, caches))
     old = kernels.duration_ns[rows]
-    least, most = least + 0.5 * float(of_norms.sum()), most + float(of_norms.sum())
+    least += 0.5 * float(of_norms.sum())
+    most += float(of_norms.sum()) + 2 * float(written.sum())
     cast_sql = (
         f"SELECT coalesce(sum(end_ns - start_ns) FILTER (kernel LIKE '%16_copy%'), 0)::DOUBLE / "
         f"sum(end_ns - start_ns) FROM kernel_category WHERE {of_lever(_ID)} AND {{gpu}}"
@@ -107,10 +116,16 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             "themselves"
             if len(pads)
             else ""
+        )
+        + (
+            "; counted with them are those that join new keys and values to all earlier ones"
+            if len(caches)
+            else ""
         ),
         recommendations=[
             *([_NORMS] if len(norms) else []),
             *([_PADDING] if len(pads) else []),
+            *([_CACHE] if len(caches) else []),
             "load the weights in BF16 (model.to(torch.bfloat16)) where autocast casts them in "
             "every step"
             if case.explanation.workload.infers
@@ -166,7 +181,8 @@ LEVER = Lever(
         "three quarters of the casts and half of the copies go; the range goes from a quarter of "
         "the casts to all of both. Where casts to single precision and back have only a norm "
         "between, both go, and the norm takes half precision. Kernels that pad images before a "
-        "convolution, and those that cut the padding off its gradient, go"
+        "convolution, and those that cut the padding off its gradient, go, and so do those that "
+        "join new keys and values to earlier ones, but for what writes the new ones"
     ),
     reference="PyTorch: automatic mixed precision; tensor views",
     find=find,
