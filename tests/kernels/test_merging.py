@@ -24,7 +24,7 @@ from stepscope.kernels.precision import (
 )
 from stepscope.kernels.runs import compiled
 from stepscope.kernels.tiles import SLOWEST
-from stepscope.simulation.settings.autocast import in_losses
+from stepscope.simulation.settings.autocast import in_half_elsewhere, in_losses, with_casts
 from stepscope.simulation.settings.precision import BATCH_NORM, DEPTHWISE, lengths
 
 STEPS = 4
@@ -639,3 +639,34 @@ def test_scans_of_few_rows_are_slow_whoever_writes_them(
     scans = kernels.gpu.ops.matches("name", re.compile("scan_innermost"))
     assert compiled(kernels)[scans].all() == chain
     assert compiled(kernels)[~scans & kernels.in_category("elementwise")].all()
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_a_part_that_was_left_in_single_precision_needs_no_casts(
+    elsewhere: bool, tmp_path: Path
+) -> None:
+    """Those around its products go where other products are in half precision, and none come."""
+    widens = (
+        "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda, 4, "
+        "at::native::memory::LoadWithCast<1> >(int)"
+    )
+    narrows = pointwise("bfloat16_copy", 2)
+    product = TF32.format("tn")
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        for name in (GEMM if elsewhere else product, widens, product, narrows, pointwise("mul", 2)):
+            device.kernel(name)
+        device.build.range(begin, device.at, f"step_{number}")
+    job = device.job(tmp_path)
+    facts = job.simulation.facts[0]
+    ops, steady = facts.gpu.ops, facts.kernels.steady
+    changed = ops.equals("name", product)
+    assert in_half_elsewhere(facts.kernels, changed) == elsewhere
+    for name in (widens, narrows):
+        after = lengths(facts, "bf16")[ops.equals("name", name) & steady]
+        assert (after == 0).all() == elsewhere
+    subject = job.simulation.subjects[0]
+    same = with_casts(subject, facts, changed, "expected") is subject
+    assert same == elsewhere
+    assert with_casts(subject, facts, changed, "high") is not subject

@@ -464,6 +464,9 @@ LAYOUT_CHANGE = re.compile(
 SCATTERED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
 """Copies by a kernel that go across the rows of what they read or write."""
 
+WIDENS: Final = re.compile(r"unrolled_elementwise_kernel<.*direct_copy_kernel")
+"""Copies that change the type, to single precision: those to half have names of their own."""
+
 UPDATE_RUN = 32
 """Elementwise kernels in a row from which on they can be no layer's: layers put a GEMM,
 reduction or normalisation between fewer of them. An optimizer without fusion launches several for

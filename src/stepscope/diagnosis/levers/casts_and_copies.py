@@ -13,7 +13,7 @@ from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.intervals import inside_any
 from stepscope.intervals.distinct import among
 from stepscope.kernels.caches import WRITTEN_NS, grown_caches
-from stepscope.kernels.kernels import Kernels, changed
+from stepscope.kernels.kernels import WIDENS, Kernels, changed
 from stepscope.kernels.padding import padded_apart
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -24,8 +24,6 @@ _CAST: Final = re.compile(
 )
 _COPY: Final = re.compile(r"direct_copy_kernel")
 
-_WIDENS: Final = re.compile(r"unrolled_elementwise_kernel<.*direct_copy_kernel")
-"""Copies that change the type, to single precision: those to half have names of their own."""
 _NORM: Final = re.compile(
     r"GroupNorm|RowwiseMoments|ComputeFusedParams|ComputeInternalGradients|GammaBeta"
     r"|ComputeBackwardFusedParams"
@@ -152,7 +150,7 @@ def _normed_in_single(kernels: Kernels, casts: BoolArray) -> tuple[IntArray, Int
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
     letters = np.full(len(order), ord("."), np.uint8)
     norm = kernels.in_category("normalisation") | ops.matches("name", _NORM)
-    widens = ops.matches("name", _WIDENS)
+    widens = ops.matches("name", WIDENS)
     for letter, which in (("N", norm), ("W", widens), ("H", casts & ~widens)):
         letters[which[order]] = ord(letter)
     spans = [match.span() for match in _BETWEEN_CASTS.finditer(letters.tobytes())]

@@ -15,8 +15,9 @@ import numpy as np
 
 from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.efficiency import product_elements
-from stepscope.kernels.kernels import SCATTERED_COPY, Kernels
+from stepscope.kernels.kernels import MATH_NAMES, SCATTERED_COPY, WIDENS, Kernels
 from stepscope.kernels.merging import launched_elements, whole_reductions
+from stepscope.kernels.written_out import HALF_CASTS
 from stepscope.simulation.changes import Bound
 from stepscope.simulation.program import C
 from stepscope.simulation.settings.base import Facts, launch_cost_ns, of_bound, of_items
@@ -64,6 +65,8 @@ _TENSORS_OF_TWO: Final = 3  # tensors that the product of two touches
 _HANDED_ON: Final = 0.75
 """Of the largest tensor between two products what the second one takes, on average: a half of it at
 times, or its sum."""
+_ELSEWHERE: Final = 0.2
+"""What products in half precision take of those that are to be, from which on parts are left."""
 _NOT_HALF, _HALF = 0, 1
 
 
@@ -94,7 +97,37 @@ def shares(facts: Facts, changed: BoolArray, bound: Bound) -> FloatArray:
         found[in_losses(kernels) | ~_after_half(kernels, kept)] = 1.0
     found[kept | kernels.in_phase("optimizer") | on_parameters(kernels, facts.parameters)] = 1.0
     share: FloatArray = 1 - (1 - found) * _beside(kernels, changed)
+    if bound != "high" and in_half_elsewhere(kernels, changed):
+        share[_casts_around(kernels, changed)] = 0.0
     return share
+
+
+def in_half_elsewhere(kernels: Kernels, changed: BoolArray) -> bool:
+    """Whether other products of a step are in half precision: some parts were left in single.
+
+    Then there is nothing to cast that is not in half precision already, but for weights.
+    """
+    half = kernels.in_category(*PRODUCTS) & (kernels.math == MATH_NAMES.index("16bit"))
+    spent = [int(kernels.duration_ns[mine & kernels.steady].sum()) for mine in (half, changed)]
+    return spent[0] > _ELSEWHERE * spent[1]
+
+
+def _casts_around(kernels: Kernels, changed: BoolArray) -> BoolArray:
+    """Copies to single precision right before products, and casts to half right behind them."""
+    order = kernels.order[kernels.gpu.is_kernel[kernels.order]]
+    copies = kernels.in_category("copy")[order]
+    widens = copies & kernels.gpu.ops.matches("name", WIDENS)[order]
+    narrows = copies & kernels.of_operation(*HALF_CASTS)[order]
+    place = np.arange(len(order))
+    others = np.flatnonzero(~copies)
+    found = np.zeros(len(changed), bool)
+    if not len(others):
+        return found
+    behind = np.searchsorted(others, place, side="right")
+    before = changed[order[others[np.maximum(behind - 1, 0)]]]
+    after = changed[order[others[np.minimum(behind, len(others) - 1)]]]
+    found[order] = (widens & after) | (narrows & before)
+    return found
 
 
 def _after_half(kernels: Kernels, kept: BoolArray) -> BoolArray:
@@ -191,7 +224,8 @@ def _products_in_order(kernels: Kernels) -> tuple[IntArray, IntArray]:
 def with_casts(subject: Subject, facts: Facts, changed: BoolArray, bound: Bound) -> Subject:
     """What autocast's casts cost: bytes on the device, launches on the host.
 
-    They are added to the products that they are for, half in either pass.
+    They are added to the products that they are for, half in either pass; where other parts are in
+    half precision already, only to the most that it may take.
 
     Args:
         subject: the program.
@@ -200,6 +234,8 @@ def with_casts(subject: Subject, facts: Facts, changed: BoolArray, bound: Bound)
         bound: which of the uncertainties to assume.
     """
     kernels = facts.kernels
+    if bound != "high" and in_half_elsewhere(kernels, changed):
+        return subject
     mine = changed & kernels.in_category("matmul", "convolution")
     steady = mine & kernels.steady
     forward = steady & kernels.in_phase("forward")
