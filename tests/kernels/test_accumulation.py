@@ -12,7 +12,7 @@ from tests.support.ddp import ALL_REDUCE
 from tests.support.reductions import end_of, equal_ranks
 
 from stepscope.api import Job
-from stepscope.kernels.accumulation import repeated_sums, summed_again
+from stepscope.kernels.accumulation import gathered_again, repeated_sums, summed_again
 from stepscope.simulation.overlap import SLOWED
 
 GEMM = "nvjet_sm90_tst_128x256_64x4_2x1_v_bz_TNN"
@@ -183,3 +183,49 @@ def test_what_is_summed_once_more(
     first: list[int], behind: list[int], between: int, found: int, tmp_path: Path
 ) -> None:
     assert again(tmp_path, first, behind, between=between) == found
+
+
+GATHER, SCATTER = (
+    f"ncclDevKernel_{name}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    for name in ("AllGather", "ReduceScatter_Sum_bf16")
+)
+APART = "void at::native::split_with_sizes_copy_out_contiguous_no_cast_kernel<long>(int)"
+CAST = "void at::native::multi_tensor_apply_kernel<at::native::Copy<float> >(int)"
+LAYERS = 3
+
+
+@pytest.mark.parametrize(
+    ("pieces", "sums", "found"),
+    [
+        (1, 1, 0),  # once for either pass
+        (2, 2, 0),  # sums each time: that is another fault
+        (3, 1, 5 * LAYERS),  # but for those of the first forward pass
+    ],
+)
+def test_weights_that_are_gathered_again(
+    pieces: int, sums: int, found: int, tmp_path: Path
+) -> None:
+    """With each gather go the cast of the shard ahead of it and the copy behind it."""
+    ranks = Ranks()
+    for step in range(STEPS):
+        begin = ranks.called
+        for piece in range(pieces):
+            for thread in (MAIN, AUTOGRAD):
+                for _ in range(LAYERS):
+                    for name, stream in ((CAST, 15), (GATHER, 19)):
+                        ranks.launch(name, ranks.now, ranks.now + 9, thread, stream)
+                        ranks.now += 10
+                    ranks.compute(APART, 20.0, thread)
+                    ranks.compute(GEMM, FORWARD, thread)
+                    if thread == AUTOGRAD and piece >= pieces - sums:
+                        ranks.launch(SCATTER, ranks.now, ranks.now + 9, thread, 23)
+        ranks.update()
+        ranks.called += 5
+        ranks.build.range(begin, ranks.called, f"step_{step}")
+    explanation = ranks.job(tmp_path).explained.cases[0].explanation
+    kernels = explanation.kernels
+    rows = gathered_again(kernels)
+    names = [kernels.gpu.ops.text("name", row) for row in rows]
+    for name in (GATHER, CAST, APART):
+        assert names.count(name) == found * explanation.n_steady
+    assert len(names) == 3 * found * explanation.n_steady

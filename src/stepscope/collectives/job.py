@@ -31,7 +31,7 @@ from stepscope.collectives.match import Matched, match
 from stepscope.collectives.parallel import Guess, guesses
 from stepscope.intervals import overlap_per_window
 from stepscope.intervals.distinct import among, distinct_values, with_counts
-from stepscope.kernels.accumulation import repeated_sums, summed_again
+from stepscope.kernels.accumulation import gathered_again, repeated_sums, summed_again
 from stepscope.kernels.categories import PRODUCTS
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 
@@ -270,6 +270,15 @@ class Collectives:
         if exposed[most] < _MOSTLY * every or not all(len(found[most]) for found in rows):
             return "", []
         return most, [found[most] for found in rows]
+
+    @cached_property
+    def repeated_gathers(self) -> list[IntArray]:
+        """Rows of the gathers that each device makes again; none where any does not.
+
+        See :func:`stepscope.kernels.accumulation.gathered_again`.
+        """
+        found = [gathered_again(e.kernels) for e in self.explained]
+        return found if all(map(len, found)) else []
 
     def _sent_bytes(self, device: int) -> IntArray:
         """Message size of each operation of a device; -1 where it is none or not known."""

@@ -12,12 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.intervals.distinct import with_counts
+from stepscope.intervals.distinct import among, distinct_values, with_counts
 from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.kernels import PHASES, Kernels
 from stepscope.trace.frame import AnyArray, IntArray
 
 _SUM: Final = re.compile("AllReduce", re.IGNORECASE)
+_GATHER: Final = re.compile("AllGather", re.IGNORECASE)
+_SCATTERED_SUM: Final = re.compile("ReduceScatter", re.IGNORECASE)
+_TAKEN_APART: Final = re.compile("split_with_sizes_copy")
+_OFTEN: Final = 3
+"""Gathers for each sum of gradients into shards: one forward, one backward, and further ones."""
 _SMALL: Final = 0.02
 """Sums that take this part of a step's longest one are of a loss or a norm, not of gradients."""
 _SAME_BYTES: Final = 0.02
@@ -118,6 +123,62 @@ def summed_again(kernels: Kernels, sent_bytes: IntArray) -> IntArray:
     if not (halves & behind).all():
         return none
     found: IntArray = np.sort(order[sums[later]])
+    return found
+
+
+def gathered_again(kernels: Kernels) -> IntArray:
+    """Rows of ``GPU.ops`` of gathers of weights that a step has gathered before, and their copies.
+
+    A sharded step gathers the weights of each layer before its forward pass, mostly once more
+    before its backward pass, and sums its gradients into the shards. Where it does so once, but
+    gathers three times or more, it computes several micro-batches, and those weights could stay.
+
+    A gather's copies are those on streams of their own that put shards together ahead of it, and
+    the one that takes the weights apart behind it.
+
+    Args:
+        kernels: the device's kernels.
+
+    Returns:
+        Ascending; empty where weights are not gathered so often.
+    """
+    none = np.zeros(0, np.int64)
+    moved = kernels.gpu.is_communication & kernels.steady
+    gathers, sums = (
+        kernels.order[(moved & kernels.gpu.ops.matches("name", name))[kernels.order]]
+        for name in (_GATHER, _SCATTERED_SUM)
+    )
+    if not (len(gathers) and len(sums)):
+        return none
+    steps = int(kernels.step[gathers].max()) + 1
+    given, summed = (
+        np.bincount(kernels.step[rows], minlength=steps)[:steps] for rows in (gathers, sums)
+    )
+    layers = int(np.median(summed[given > 0]))
+    if layers < 1 or np.median(given[given > 0]) < _OFTEN * layers:
+        return none
+    step = kernels.step[gathers]
+    again = np.arange(len(gathers)) - np.searchsorted(step, step) >= layers
+    place = np.zeros(len(kernels.gpu.ops), np.int64)
+    place[kernels.order] = np.arange(len(kernels.order))
+    stream = kernels.gpu.ops["stream"]
+    products = kernels.in_category(*PRODUCTS) & kernels.steady
+    main = int(np.bincount(stream[products], kernels.duration_ns[products]).argmax())
+    compute = kernels.gpu.is_compute & kernels.steady
+    scattering = among(stream, distinct_values(stream[sums]).tolist())
+    ahead = np.flatnonzero(compute & (stream != main) & ~scattering)
+    behind = np.flatnonzero(compute & kernels.gpu.ops.matches("name", _TAKEN_APART))
+    next_ = np.searchsorted(place[gathers], place[ahead])
+    before = np.searchsorted(place[gathers], place[behind]) - 1
+    found: IntArray = np.sort(
+        np.concatenate(
+            (
+                gathers[again],
+                ahead[(next_ < len(again)) & again[np.minimum(next_, len(again) - 1)]],
+                behind[(before >= 0) & again[np.maximum(before, 0)]],
+            )
+        )
+    )
     return found
 
 

@@ -91,7 +91,7 @@ def without_transfers(
     if not gone.any():
         return subject, 0
     program, ops = subject.program, subject.gpu.ops
-    rows = program.op[gone]
+    rows = program.op[gone & program.communication]  # and not the copies of what they move
     busy = union(ops["start_ns"][rows], ops["end_ns"][rows])
     plain = np.flatnonzero((program.op >= 0) & ~program.communication)
     own = program.op[plain]

@@ -71,6 +71,11 @@ _NO_SYNC: Final = (
     "sum gradients once a step: all micro-batches but the last inside no_sync(), forward pass and "
     "backward pass both (DistributedDataParallel decides in the forward pass)"
 )
+_STAYS: Final = (
+    "keep the weights gathered from the first micro-batch to the last one, where memory allows: "
+    "reshard_after_forward=False and set_reshard_after_backward(last), or fewer, larger "
+    "micro-batches (FSDP1: SHARD_GRAD_OP under no_sync())"
+)
 _SPARE: Final = {
     "broadcast": (
         "no sum of gradients but a broadcast, as of buffers before each forward pass",
@@ -153,7 +158,8 @@ def detect(case: Case) -> Detection | None:
     replicated = use == "data_parallel"
     repeated = c.repeated_sums if replicated else []
     sort, spare = c.spare_transfers if replicated and not repeated else ("", [])
-    activations = not spare and c.gathers_activations
+    again = c.repeated_gathers if use == "sharded_data_parallel" else []
+    activations = not spare and not again and c.gathers_activations
     advice = _GATHERED if activations else _ADVICE.get(use, _OTHERWISE)
     if spare:
         what, first = _SPARE[sort]
@@ -164,12 +170,25 @@ def detect(case: Case) -> Detection | None:
             "; each of a step's backward passes sums the gradients, where those of the last would "
             "do; the prediction is for that"
         )
-    left_out = _without(case, repeated, "sums of gradients") or _without(case, spare, f"{sort}s")
+    if again:
+        message += (
+            "; weights are gathered again for each micro-batch, though gradients are summed once; "
+            "the prediction is for weights that stay gathered"
+        )
+    left_out = (
+        _without(case, repeated, "sums of gradients")
+        or _without(case, spare, f"{sort}s")
+        or _without(case, again, "gathers of weights")
+    )
     return Detection(
         time_ns=time,
         direct_ns=min(time, alone),
         message=message,
-        recommendations=[*([_NO_SYNC] if repeated else []), *advice],
+        recommendations=[
+            *([_NO_SYNC] if repeated else []),
+            *([_STAYS] if again else []),
+            *advice,
+        ],
         figures=figures,
         floor_ns=max(compute, _hosts_need(case, c, "expected")),
         least_floor_ns=max(compute, _hosts_need(case, c, "low")),
@@ -178,7 +197,7 @@ def detect(case: Case) -> Detection | None:
             iter(left_out), OverlapCommunication("any" if activations else _OF.get(use, "any"))
         ),
         also=tuple(left_out[1:]),
-        alternative=OverlapCommunication("any") if spare else None,
+        alternative=OverlapCommunication("any") if spare or again else None,
         # what a rank waits for another one stays
         max_gain_ns=None if left_out else time,
     )
@@ -251,9 +270,9 @@ CAUSE = Cause(
         "compute waits for, tokens of experts) goes nearly as a whole, and what a data-parallel "
         "step can do without (broadcasts of buffers, gathers of results, gradients summed once "
         "more) with all that it slows; "
-        "where a step sums its gradients in several backward passes "
-        "(kernels/accumulation.py), the step with the sums of the last one alone, and without "
-        "what the others slow beside them"
+        "where a step sums its gradients in several backward passes, or gathers weights again for "
+        "each micro-batch (kernels/accumulation.py), the step with the sums of the last one, or "
+        "the first gathers, alone, and without what the others slow beside them"
     ),
     reference="NCCL and PyTorch DDP documentation on overlap; nccl-tests for bandwidths",
     # the transfer of one DDP bucket at the end of the backward pass takes 1 to 2 % of a step
