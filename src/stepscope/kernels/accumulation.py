@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from stepscope.intervals.distinct import among, distinct_values, with_counts
+from stepscope.intervals.distinct import among, distinct_values, with_counts, with_inverse
 from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.kernels import PHASES, Kernels
 from stepscope.trace.frame import AnyArray, IntArray
@@ -148,7 +148,8 @@ def gathered_again(kernels: Kernels) -> IntArray:
         kernels.order[(moved & kernels.gpu.ops.matches("name", name))[kernels.order]]
         for name in (_GATHER, _SCATTERED_SUM)
     )
-    if not (len(gathers) and len(sums)):
+    products = kernels.in_category(*PRODUCTS) & kernels.steady
+    if not (len(gathers) and len(sums) and products.any()):
         return none
     steps = int(kernels.step[gathers].max()) + 1
     given, summed = (
@@ -162,8 +163,8 @@ def gathered_again(kernels: Kernels) -> IntArray:
     place = np.zeros(len(kernels.gpu.ops), np.int64)
     place[kernels.order] = np.arange(len(kernels.order))
     stream = kernels.gpu.ops["stream"]
-    products = kernels.in_category(*PRODUCTS) & kernels.steady
-    main = int(np.bincount(stream[products], kernels.duration_ns[products]).argmax())
+    streams, code = with_inverse(stream[products])
+    main = streams[np.bincount(code, kernels.duration_ns[products]).argmax()]
     compute = kernels.gpu.is_compute & kernels.steady
     scattering = among(stream, distinct_values(stream[sums]).tolist())
     ahead = np.flatnonzero(compute & (stream != main) & ~scattering)

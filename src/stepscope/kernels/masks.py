@@ -31,6 +31,8 @@ _CUTLASS: Final = re.compile(r"fmha_cutlassF_\w*?_(?:aligned_)?(\d+)x(\d+)")
 """CUTLASS's kernels: positions of queries in a block, and of keys, which heads are as wide as."""
 _LONG: Final = 256
 """Positions from which on half of the arithmetic is worth a remark."""
+_SPARE: Final = 2
+"""Rows of such a mask that a block of 1024 elements may add to it."""
 
 
 FOR_ALL, EACH, KEYS = range(3)
@@ -157,15 +159,15 @@ def _by_launches(kernels: Kernels, mine: BoolArray) -> _Masked | None:
     if not len(at):
         return None
     elements = made_elements(kernels, order[at - 1])
-    filled = kernels.blocks[order[at - 1]]
+    in_block = elements // np.maximum(kernels.blocks[order[at - 1]], 1)
     positions, heads, kind = np.zeros((3, len(at)), np.int64)
     for samples, block, most, head, cutlass in _geometries(kernels, order):
         of_kernel = ops.matches("name", _CUTLASS)[order[at]] == cutlass
         for each, of_mask in ((1, FOR_ALL), (samples, EACH), (samples, KEYS)):
-            # launches are made up to whole blocks
             size = elements / each
             length = np.floor(size if of_mask == KEYS else np.sqrt(size)).astype(np.int64)
-            spare = elements // np.maximum(filled, 1) // each if of_mask == KEYS else 2
+            # launches are made up to whole blocks
+            spare = in_block // each if of_mask == KEYS else _SPARE
             fits = of_kernel & (positions == 0) & (length >= _LONG)
             fits &= (length > most - block) & (length <= most + spare)
             positions[fits] = np.minimum(length[fits], most)

@@ -110,8 +110,8 @@ def find(case: Case, taken: BoolArray) -> Found | None:
             else ""
         )
         + (
-            "; counted with them are those that pad images for convolutions, which can pad "
-            "themselves"
+            "; counted with them are those that pad images for convolutions, which pad themselves "
+            "where all sides get as much"
             if len(pads)
             else ""
         )
