@@ -752,6 +752,15 @@ DOUBLE = (
     "void at::native::vectorized_elementwise_kernel<2, at::native::CUDAFunctor_add<double>, "
     "std::array<char*, 3ul> >(int)"
 )
+GRADIENT_OF_TANH = (
+    "void at::native::vectorized_elementwise_kernel<2, at::native::tanh_backward_kernel_cuda("
+    "at::TensorIteratorBase&)::{lambda()#2}::operator()() const::{lambda(double, double)#1}, "
+    "std::array<char*, 3ul> >(int)"
+)
+DROPPED = (
+    "void at::native::vectorized_elementwise_kernel<2, at::native::masked_scale_kernel<bool, "
+    "double, double>(at::Tensor&, double)::{lambda(double, bool)#1}, std::array<char*, 3ul> >(int)"
+)
 ROLLED = "void at::native::roll_cuda_kernel<double>(double const*, double*, long, long)"
 WITH_RATES = (
     "void at::native::multi_tensor_apply_kernel<at::native::FusedAdamMathFunctor<float, 4>, float "
@@ -761,12 +770,13 @@ WITH_RATES = (
 
 def test_doubles_move_twice_the_bytes(tmp_path: Path) -> None:
     """An optimizer's rates are doubles in any precision: its kernel is none of these."""
-    layer = [(BF16, 100.0), (DOUBLE, 40.0), (ROLLED, 20.0), (BF16, 100.0), (WITH_RATES, 30.0)]
+    layer = [(BF16, 100.0), (DOUBLE, 40.0), (GRADIENT_OF_TANH, 30.0), (DROPPED, 10.0),
+             (ROLLED, 20.0), (BF16, 100.0), (WITH_RATES, 30.0)]  # fmt: skip
     found = forward(tmp_path, layer)
     lever = named(found, "double_precision")
-    assert lever.value("kernels_per_step") == 2 * 6
-    assert lever.time_ns_per_step == pytest.approx(6 * (20e3 + 2e3), rel=0.01)
-    single = [(name.replace("<double>(double", "<float>(float").replace("<double>", "<float>"), us)
+    assert lever.value("kernels_per_step") == 4 * 6
+    assert lever.time_ns_per_step == pytest.approx(6 * (20e3 + 15e3 + 5e3 + 2e3), rel=0.01)
+    single = [(name if name == WITH_RATES else name.replace("double", "float"), us)
               for name, us in layer]  # fmt: skip
     (tmp_path / "single").mkdir()
     assert "double_precision" not in gains(forward(tmp_path / "single", single))

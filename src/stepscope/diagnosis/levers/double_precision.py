@@ -16,9 +16,9 @@ from stepscope.kernels.precision import in_precision
 from stepscope.trace.frame import BoolArray
 
 _ID: Final = "double_precision"
-_DOUBLE: Final = re.compile(r"<double\b|lambda\(double\)|lambda\(\)#\d+\}::operator\(\)\(double")
-"""Doubles as the first type of a template or as the operand of a function: numbers that kernels in
-single precision are given (rates of an optimizer) stand elsewhere."""
+_DOUBLE: Final = re.compile(r"<(bool, )?double\b|lambda\((bool, )?double[,)]")
+"""Doubles as the first type of a template or as an operand of a function, behind a mask perhaps:
+numbers that kernels in single precision are given (rates of an optimizer) stand elsewhere."""
 _BY_ELEMENT: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|index|roll")
 """Kernels that compute where each element is: that takes longer than to move it."""
 
