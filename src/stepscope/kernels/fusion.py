@@ -12,11 +12,13 @@ import numpy as np
 
 from stepscope.gaps.idle import CAUSES, Gaps
 from stepscope.intervals.distinct import among, with_counts, with_inverse
+from stepscope.kernels.categories import PRODUCTS
 from stepscope.kernels.efficiency import with_few_blocks
 from stepscope.kernels.kernels import (
     CATEGORY_NAMES,
     LAYOUT_CHANGE,
     UPDATE_RUN,
+    WIDENS,
     Kernels,
     Repair,
     changed,
@@ -117,11 +119,29 @@ def _spelled_out(kernels: Kernels, rows: IntArray, run: IntArray) -> BoolArray:
     """
     own = ~kernels.in_category(*_LAYERS)[rows]
     own &= ~kernels.of_operation("Fill")[rows]
+    own &= ~_cast_for_products(kernels)[rows]
     old = kernels.duration_ns[rows]
     longest = np.zeros(int(run[-1]) + 1, np.int64)
     tells = own & ~kernels.gpu.ops.matches("name", SCAN)[rows]
     np.maximum.at(longest, run[tells], old[tells])
     found: BoolArray = own & (old >= SHORT * longest[run])
+    return found
+
+
+def _cast_for_products(kernels: Kernels) -> BoolArray:
+    """Casts right before a product, and right behind one: autocast makes them for the product.
+
+    They stay where the function beside them alone is compiled, as it neither begins nor ends with
+    them.
+    """
+    order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
+    product = kernels.in_category(*PRODUCTS)[order]
+    backward = kernels.in_phase("backward")[order]
+    narrows = kernels.of_operation("bfloat16_copy", "float16_copy")[order]
+    widens = kernels.gpu.ops.matches("name", WIDENS)[order]
+    found = np.zeros(len(kernels.gpu.ops), bool)
+    found[order[:-1]] = (narrows & ~backward)[:-1] & product[1:]
+    found[order[1:]] |= (widens & backward)[1:] & product[:-1]
     return found
 
 

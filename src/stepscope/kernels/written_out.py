@@ -81,6 +81,7 @@ class Function:
             other ways than ``backward``.
         own_gradient: whether its gradient tells it from another function that is written alike.
         by_gradient: whether it is another function where its gradient is not there.
+        common_gradient: whether other functions' gradients are written alike.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Function:
     single: bool = False
     own_gradient: bool = False
     by_gradient: bool = False
+    common_gradient: bool = False
 
 
 FUNCTIONS: Final = (
@@ -197,6 +199,14 @@ FUNCTIONS: Final = (
         (2.5, 4.4),
         single=True,
     ),
+    Function(
+        # drawn, compared with the share, and scaled before or behind the product
+        "dropout",
+        re.compile(rb"(?:uc*>|B)c*(?:[md]c*)?[mw](?:c*[md])?"),
+        re.compile(rb"[md]c*[mw]"),
+        (2.7, 2.4),
+        common_gradient=True,
+    ),
     # of chunks, whose gradients are put side by side again
     Function(
         "glu", re.compile(rb"sc*m"), re.compile(rb"mc*mc*Sc*k"), (3.0, 5.0), own_gradient=True
@@ -284,6 +294,7 @@ def written_out(kernels: Kernels, taken: BoolArray) -> WrittenOut | None:
     letters = np.frombuffer(text, np.uint8)
     calls = _ending_large(kernels, rows, letters, _calls(text))
     calls = _certain(calls, _of_one_size(kernels, rows, calls))
+    calls = _longest_gradients(kernels, rows, calls)
     calls = _over_the_batch(kernels, rows, letters, calls)
     if not len(calls.first):
         return None
@@ -360,6 +371,8 @@ def _letter(name: str, kernel: KernelClass) -> str:
         return "k" if "CatArray" in kernel.label else "c"
     if kernel.category == "reduction":
         return "M" if LARGEST.search(name) else "r"
+    if kernel.category == "random":
+        return "B" if "bernoulli" in name else "u" if "uniform" in name else _OTHER
     if kernel.category != "elementwise":
         return _OTHER
     return next((one for one, what in _LETTERS if what.search(kernel.operation)), _OTHER)
@@ -442,6 +455,19 @@ def _certain(calls: _Calls, alike: BoolArray) -> _Calls:
     keep = ~of_gate | (forward | (calls.back & (function == meant))) & enough
     keep &= among(function, distinct_values(function[~calls.back]).tolist())
     return _Calls(calls.first[keep], calls.last[keep], function[keep], calls.back[keep])
+
+
+def _longest_gradients(kernels: Kernels, rows: IntArray, calls: _Calls) -> _Calls:
+    """The same with as many gradients as calls, the longest, of functions whose are like others'."""
+    place, call = _places(calls.first, calls.last)
+    spent = np.bincount(call, kernels.duration_ns[rows[place]], len(calls.first))
+    keep = np.ones(len(calls.first), bool)
+    for number, function in enumerate(FUNCTIONS):
+        if function.common_gradient:
+            back = np.flatnonzero((calls.function == number) & calls.back)
+            ahead = int(((calls.function == number) & ~calls.back).sum())
+            keep[back[np.argsort(-spent[back], kind="stable")[ahead:]]] = False
+    return _Calls(calls.first[keep], calls.last[keep], calls.function[keep], calls.back[keep])
 
 
 def _owed(calls: _Calls) -> BoolArray:
