@@ -11,6 +11,7 @@ from stepscope.intervals.distinct import distinct_rows, with_inverse
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, Repair, changed
 from stepscope.kernels.repeated_rows import RepeatedRows, repeated_rows
 from stepscope.kernels.small_products import SmallProducts, small_products
+from stepscope.kernels.unaligned import measured, unaligned
 from stepscope.trace.frame import AnyArray, BoolArray, IntArray
 from stepscope.trace.shapes import matrices_of, product_item_bytes, types_of
 
@@ -33,9 +34,10 @@ _ONE_BLOCK_FAMILIES = ("elementwise", "copy", "reduction", "softmax", "normalisa
 _WITH_GRADIENTS: Final = ("softmax", "normalisation")
 
 
-Reason = Literal["shape", "grid", "small", "rows"]
-"""What tells: the shapes of a product, a small grid, tiny matrices, rows that are indexed again."""
-_REASONS: Final[tuple[Reason, ...]] = ("shape", "grid", "small", "rows")
+Reason = Literal["shape", "grid", "small", "rows", "unaligned"]
+"""What tells: the shapes of a product, a small grid, tiny matrices, rows that are indexed again,
+operands that are not aligned."""
+_REASONS: Final[tuple[Reason, ...]] = ("shape", "grid", "small", "rows", "unaligned")
 
 
 @dataclass(frozen=True)
@@ -85,16 +87,22 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
         best = np.where(of_kind, found.new_ns, best)
         reason = np.where(of_kind, _REASONS.index(name), reason)
         by_name |= of_kind
+    odd = unaligned(kernels)
+    of_size = odd.found & long_ & measured(kernels)
+    best = np.where(of_size, np.maximum(odd.share[1] * duration, ceiling), best)
+    reason = np.where(of_size, _REASONS.index("unaligned"), reason)
+    by_name |= of_size
     new = np.minimum(best.astype(np.int64), duration)
     rows = np.flatnonzero((by_shape | by_grid | by_name) & (new < duration))
     if not len(rows):
         return None
-    # products of small matrices are one thing to repair, whatever their operands' layouts; so are a
-    # softmax or a norm over few rows and its gradient
+    # products of small matrices are one thing to repair, whatever their operands' layouts; so are
+    # those of one odd size in both passes, and a softmax or a norm over few rows and its gradient
     names = kernels.gpu.ops["name"]
     other = len(kernels.gpu.ops.texts["name"])
     thing = np.where(reason == _REASONS.index("small"), other, names)
-    for number, category in enumerate(_WITH_GRADIENTS, 1):
+    thing = np.where(of_size, other + 1, thing)
+    for number, category in enumerate(_WITH_GRADIENTS, 2):
         of_rows = (reason == _REASONS.index("grid")) & kernels.in_category(category)
         thing = np.where(of_rows, other + number, thing)
     lost = np.bincount(thing[rows], weights=(duration - new)[rows])
@@ -106,6 +114,9 @@ def inefficient_kernel(kernels: Kernels, taken: BoolArray) -> Inefficient | None
     bounds = ideal, (spent + after) // 2
     if kind in slow:
         bounds = int(slow[kind].least_ns[rows].sum()), int(slow[kind].most_ns[rows].sum())
+    if kind == "unaligned":
+        least, _, most = (np.maximum(each * duration, ceiling)[rows].sum() for each in odd.share)
+        bounds = int(min(least, after)), int(min(most, spent))
     return Inefficient(
         label=kernels.classes[code].label,
         name=kernels.gpu.ops.texts["name"][code],

@@ -17,6 +17,7 @@ from stepscope.kernels.efficiency import with_few_blocks
 from stepscope.kernels.kernels import (
     CATEGORY_NAMES,
     LAYOUT_CHANGE,
+    SCATTERED_COPY,
     UPDATE_RUN,
     WIDENS,
     Kernels,
@@ -46,6 +47,8 @@ _MERGEABLE = ("elementwise", "dropout", "reduction")
 _AROUND = (*_MERGEABLE, "copy", "random", "softmax", "normalisation", "loss", "index")
 _LAYERS = ("normalisation", "softmax", "loss", "dropout", "random")
 """What a layer of the framework launches by itself."""
+_BETWEEN: Final = ("normalisation", "dropout")
+"""Those of them that stand between functions, and hardly in one."""
 WAITING = (*_AROUND, "pooling")
 """Categories that do next to no arithmetic for each byte."""
 
@@ -104,6 +107,7 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     rows, run = order[chosen], run[chosen]
     if not len(rows):
         return None
+    rows, run = _apart(kernels, rows, run)
     inside = _inside(_spelled_out(kernels, rows, run), run)
     if not inside.any():  # losses and dropout alone
         return None
@@ -120,12 +124,36 @@ def _spelled_out(kernels: Kernels, rows: IntArray, run: IntArray) -> BoolArray:
     own = ~kernels.in_category(*_LAYERS)[rows]
     own &= ~kernels.of_operation("Fill")[rows]
     own &= ~_cast_for_products(kernels)[rows]
+    own &= ~kernels.gpu.ops.matches("name", SCATTERED_COPY)[rows]
     old = kernels.duration_ns[rows]
     longest = np.zeros(int(run[-1]) + 1, np.int64)
     tells = own & ~kernels.gpu.ops.matches("name", SCAN)[rows]
     np.maximum.at(longest, run[tells], old[tells])
     found: BoolArray = own & (old >= SHORT * longest[run])
     return found
+
+
+def _apart(kernels: Kernels, rows: IntArray, run: IntArray) -> tuple[IntArray, IntArray]:
+    """Runs without the layers of the framework in them, where a function stands beside these.
+
+    A norm and a function that is spelled out behind it are one run; of several of them only what
+    has enough kernels for a function is left.
+
+    Args:
+        kernels: the device's kernels.
+        rows: rows of ``GPU.ops`` in the order of enqueueing.
+        run: number of the run of each, ascending.
+    """
+    layer = kernels.in_category(*_BETWEEN)[rows]
+    merges = kernels.in_category(*_MERGEABLE)[rows] & ~layer
+    begins = np.diff(run, prepend=-1) != 0
+    begins[1:] |= layer[1:] != layer[:-1]
+    part = np.cumsum(begins) - 1
+    function = np.bincount(part, merges)[part] >= CHAIN
+    cut = (np.bincount(run, function) > 0)[run]
+    keep = function | ~cut
+    number = np.where(cut, part, len(part) + run)
+    return rows[keep], np.cumsum(np.diff(number[keep], prepend=-1) != 0) - 1
 
 
 def _cast_for_products(kernels: Kernels) -> BoolArray:

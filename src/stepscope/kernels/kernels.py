@@ -323,6 +323,12 @@ class Kernels:
         sms, bandwidth = (max(int(table[c][row]), 0) for c in ("sm_count", "memory_bandwidth"))
         return table.text("name", row), sms, bandwidth
 
+    @property
+    def capability(self) -> int:
+        """Major compute capability of the device; 0 where the capture does not tell."""
+        table, row = self._device_row
+        return max(int(table["compute_major"][row]), 0) if row >= 0 else 0
+
     @cached_property
     def vendor(self) -> Vendor:
         """Who made the device."""

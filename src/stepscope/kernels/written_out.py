@@ -458,7 +458,7 @@ def _certain(calls: _Calls, alike: BoolArray) -> _Calls:
 
 
 def _longest_gradients(kernels: Kernels, rows: IntArray, calls: _Calls) -> _Calls:
-    """The same with as many gradients as calls, the longest, of functions whose are like others'."""
+    """The same with the longest gradients, as many as calls, where others are written alike."""
     place, call = _places(calls.first, calls.last)
     spent = np.bincount(call, kernels.duration_ns[rows[place]], len(calls.first))
     keep = np.ones(len(calls.first), bool)

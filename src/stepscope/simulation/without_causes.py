@@ -112,10 +112,10 @@ def _without_trailing_waits(subject: Subject) -> Subject:
 
 
 def _without_leading_reads(subject: Subject, freed_ns: IntArray) -> Subject:
-    """Without the reads of a small value that host work begins with.
+    """Without the reads that host work begins with.
 
-    With nothing enqueued in between the value is read for the work (a metric, a log, a choice),
-    and is not read where the work goes.
+    With nothing enqueued in between a value is read for the work (a metric, a log, a choice), and
+    so are results that NumPy computes with; they are not read where the work goes.
 
     Args:
         subject: the program, with the host work in place.
@@ -123,7 +123,7 @@ def _without_leading_reads(subject: Subject, freed_ns: IntArray) -> Subject:
     """
     program = subject.program
     works = program.work_ns[:, C["host_compute"]] > freed_ns[:, C["host_compute"]]
-    reads = _reads(subject)
+    reads = _reads(subject, large=True)
     launches = np.flatnonzero(subject.is_op)
     last = len(program) - 1
     rows = np.flatnonzero(reads)
@@ -132,7 +132,7 @@ def _without_leading_reads(subject: Subject, freed_ns: IntArray) -> Subject:
     rows = rows[so_far[following] > so_far[rows]]
     leads = np.zeros(len(program), bool)
     leads[rows] = True
-    waits = (program.kind == WAIT) & (program.wait_cause == C["host_sync"])
+    waits = (program.kind == WAIT) & among(program.wait_cause, _OF_READS)
     leads |= waits & directly_after(program, leads)
     if not leads.any():
         return subject
@@ -265,14 +265,19 @@ def _no_synchronisation(subject: Subject, bound: Bound) -> Subject:
     return without_items(gone, reads | shared, "all")
 
 
-def _reads(subject: Subject) -> BoolArray:
-    """Copies that bring a small value to the host, which then waits for it."""
+_OF_READS: Final = (C["host_sync"], C["blocking_copy"])
+"""What the host's wait for a copy is charged to: for a small one, and for a large one."""
+
+
+def _reads(subject: Subject, *, large: bool = False) -> BoolArray:
+    """Copies that bring a small value, or any, to the host, which then waits for it."""
     program = subject.program
     ops = subject.gpu.ops
-    small = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
-    small &= ops["bytes"] <= h.SMALL_COPY_BYTES
-    reads = subject.of_ops(small)
-    waits = program.wait_cause == C["host_sync"]
+    copies = ops.equals("kind", "memcpy") & ops.equals("copy_kind", "DtoH")
+    if not large:
+        copies &= ops["bytes"] <= h.SMALL_COPY_BYTES
+    reads = subject.of_ops(copies)
+    waits = among(program.wait_cause, _OF_READS[: 1 + large])
     others = np.flatnonzero(program.kind != MARK)
     following = np.zeros(len(program), bool)
     following[others] = np.roll(waits[others], -1)

@@ -16,6 +16,11 @@ _CHANNELS_LAST: Final = (
     "convolve with channels last (model.to(memory_format=torch.channels_last), and the images "
     "alike): this kernel has one block for each channel, those for channels last have many"
 )
+PAD: Final = (
+    "pad the odd size (vocabulary, head size, number of classes) to a multiple of 64, with weights "
+    "that are never used: nn.Embedding(50304, ...) for 50257 tokens, resize_token_embeddings("
+    "pad_to_multiple_of=64)"
+)
 _BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
     "shape": (
         "it takes {kernels_ns_per_step} per step, many times what its shape requires",
@@ -37,6 +42,11 @@ _BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
         "per step",
         "index by torch.nn.functional.embedding(index, table), whose gradient many warps sum, or "
         "by index_select or gather; for a table of few rows, multiply a one-hot matrix with it",
+    ),
+    "unaligned": (
+        "it is made for operands that are not aligned to 16 bytes, which the tensor cores cannot "
+        "load whole; GEMMs in such kernels take {kernels_ns_per_step} per step",
+        PAD,
     ),
 }
 """What a kernel is said to do, and what to try first, by what tells."""
@@ -84,8 +94,8 @@ CAUSE = Cause(
         "One kernel takes a noticeable part of the step and reaches a small part of what its work "
         "allows: a GEMM whose shape gives a far shorter time at the device's peaks, a long "
         "kernel with fewer blocks than SMs (a softmax over a few long rows), GEMMs over large "
-        "batches of tiny matrices, or the "
-        "gradient of indexing whose rows are indexed again and again."
+        "batches of tiny matrices or of operands that are not aligned, or the gradient of indexing "
+        "whose rows are indexed again and again."
     ),
     differential=(
         "low_precision_unused is the wrong kind of cores, memory_bound_kernels the limit of the "
@@ -97,7 +107,7 @@ CAUSE = Cause(
         "the step with the kernel at half of its ceiling, or with twice the time that its blocks "
         "would need if they filled the device. Batched products of tiny matrices: two passes over "
         "memory, in which elementwise kernels multiply and sum. Gradients of indexing: three "
-        "passes over them"
+        "passes over them. GEMMs of operands that are not aligned: as the lever aligned_shapes"
     ),
     reference="Williams et al., Roofline (CACM 2009); NVIDIA Nsight Compute documentation",
     min_share=0.10,

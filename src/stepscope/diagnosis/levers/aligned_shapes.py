@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
@@ -12,10 +11,12 @@ import numpy as np
 
 from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
+from stepscope.diagnosis.causes.inefficient_kernel import PAD
 from stepscope.diagnosis.frameworks import is_torch
 from stepscope.diagnosis.lever import Found, Lever, capability, of_lever
 from stepscope.kernels.efficiency import product_work
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, changed
+from stepscope.kernels.unaligned import NEWER, NEWER_BY_NAME, OLDER, unaligned
 from stepscope.operators.roofline import OperatorGroup, operator_groups
 from stepscope.trace.frame import BoolArray, FloatArray, IntArray
 from stepscope.trace.shapes import shapes_of
@@ -29,23 +30,6 @@ REACHED: Final = 0.6
 """Share of the ceiling that GEMMs on the grid achieve, where the capture has none to compare with:
 libraries achieve 50 to 80 %."""
 
-UNALIGNED: Final = re.compile(r"_align([124])(?!\d)")
-"""cutlass's kernels for operands that are aligned to so many elements."""
-BY_NAME: Final = (0.3, 0.5, 0.85)
-"""What such a kernel takes on the grid, as a share, where no shapes are recorded and both are of
-one design: least, usual, most."""
-NEWER_BY_NAME: Final = {
-    ("16bit", 1): (0.13, 0.19, 0.42),
-    ("16bit", 2): (0.31, 0.37, 0.70),
-    ("16bit", 4): (0.31, 0.37, 0.70),
-    ("tf32", 1): (0.33, 0.46, 0.85),
-    ("tf32", 2): (0.33, 0.46, 0.85),
-}
-"""The same by arithmetic and alignment from Hopper on, whose own kernels load whole tiles and take
-no other operands, so that kernels of Turing and Ampere are run instead: 15 GEMMs of 64 to 50304
-columns in both passes (H100, cuBLAS of CUDA 13; nine of ten lie between the ends)."""
-NEWER: Final = 9
-"""Major compute capability from which on that is so."""
 BEST: Final = 0.85
 """Share of the ceiling that no GEMM exceeds by much."""
 _PADDED_TO = 64
@@ -70,29 +54,21 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return _by_shape(kernels, gemms, taken)
     if len(kernels.attribution.operators):
         return None
-    older = {(math, at): BY_NAME for math in MATH_NAMES for at in (1, 2)}
-    return _by_name(case, taken, older)
+    return _by_name(case, taken, OLDER)
 
 
 def _by_name(
     case: Case, taken: BoolArray, shares: Mapping[tuple[str, int], tuple[float, ...]]
 ) -> Found | None:
     kernels = case.explanation.kernels
-    names = kernels.gpu.ops.texts["name"]
-    aligned = np.array(
-        [int(found.group(1)) if (found := UNALIGNED.search(name)) else 0 for name in names] + [0]
-    )[kernels.gpu.ops["name"]]
-    share = np.zeros((3, len(aligned)))
-    for (math, at), ends in shares.items():
-        such = (aligned == at) & (kernels.math == MATH_NAMES.index(math))
-        share[:, such] = np.array(ends)[:, None]
-    mine = (share[1] > 0) & kernels.in_category("matmul") & kernels.steady & ~taken
+    odd = unaligned(kernels, shares)
+    mine = odd.found & kernels.steady & ~taken
     rows = np.flatnonzero(mine)
     if not len(rows):
         return None
     old = kernels.duration_ns[rows]
     floor = np.minimum(_least_ns(kernels)[rows], old)
-    least, new, most = (np.maximum(old * each, floor) for each in share[:, rows])
+    least, new, most = (np.maximum(old * each, floor) for each in odd.share[:, rows])
     sizes = _odd_sizes(kernels, case, rows, old - new)
     of_sizes = "with a size of {sizes} " if sizes else ""
     return Found(
@@ -103,7 +79,7 @@ def _by_name(
             "sizes padded to the grid of the tensor cores they take some {changed_ns_per_step}"
         ),
         recommendations=[
-            _PAD,
+            PAD,
             *([] if sizes else ["record the shapes, which tell the sizes"]),
         ],
         texts={"sizes": sizes} if sizes else {},
@@ -140,13 +116,6 @@ def _least_ns(kernels: Kernels) -> FloatArray:
     memory = moved / (kernels.attainable_bandwidth or np.inf)
     found: FloatArray = np.maximum(arithmetic, memory) * 1e9
     return found
-
-
-_PAD: Final = (
-    "pad the odd size (vocabulary, head size, number of classes) to a multiple of 64, with weights "
-    "that are never used: nn.Embedding(50304, ...) for 50257 tokens, resize_token_embeddings("
-    "pad_to_multiple_of=64)"
-)
 
 
 def _by_shape(kernels: Kernels, gemms: list[_Gemm], taken: BoolArray) -> Found | None:
@@ -191,7 +160,7 @@ def _by_shape(kernels: Kernels, gemms: list[_Gemm], taken: BoolArray) -> Found |
             "others achieve, some {changed_ns_per_step}"
         ),
         recommendations=[
-            _PAD,
+            PAD,
             "choose widths and batch sizes that are multiples of 8 (BF16, FP16), 16 (FP8) or 4 "
             "(TF32); multiples of 64 or 128 fill the tiles as well",
         ],
