@@ -462,6 +462,55 @@ def test_a_function_spelled_out_in_primitives(tmp_path: Path) -> None:
     check_evidence(diagnosis, job)
 
 
+WIDENED = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(float), "
+    "std::array<char*, 2ul>, 4>(int)"
+)
+TURNED = (
+    "void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+    "direct_copy_kernel_cuda(float)> >(int)"
+)
+SPELLED = [elementwise(name) for name in ("erf", "add", "mul", "abs", "sign", "cos")]
+
+
+@pytest.mark.parametrize(
+    ("around", "counted"),
+    [
+        ("{f} {c}", 6),  # autocast casts for the product behind it
+        ("{f} {t}", 6),  # as a convolution wants it
+        ("{f} {n} {a}", 6),  # a norm, and what is added to its result
+        ("{f} {n} {f}", 12),  # two functions, and a layer between
+        ("{c} {f}", 7),  # behind a product that is in half precision it may be the function's
+    ],
+)
+def test_a_function_is_counted_without_the_layers_beside_it(
+    around: str, counted: int, tmp_path: Path
+) -> None:
+    parts = {"f": SPELLED, "c": [CAST], "t": [TURNED], "n": [NORM], "a": [elementwise("add", 3)]}
+    steps = Steps()
+    for i in range(STEPS):
+        run = [name for part in around.split() for name in parts[part.strip("{}")]]
+        layer = [(BF16, 100.0), *((name, 30.0) for name in run)]
+        steps.step(i, ("forward", [*layer * 4, (BF16, 100.0)]))
+    finding = only(steps.diagnose(tmp_path)[0], "fusion_opportunity")
+    assert finding.value("kernels_per_step") == 4 * counted
+    # of two functions each becomes one kernel of two passes
+    functions = around.count("{f}")
+    assert finding.value("repaired_ns_per_step") == pytest.approx(4 * functions * 30e3, rel=0.01)
+
+
+def test_kernels_that_count_batches_make_no_function(tmp_path: Path) -> None:
+    """A convolution's bias, batch normalisation, which counts its batches, and an activation."""
+    counted = [(elementwise("OnSelf_add"), 1.5), (elementwise("mul"), 1.5)]
+    layer = [(BF16, 100.0), (elementwise("add", 3), 40.0), *counted, (NORM, 60.0),
+             (elementwise("clamp_scalar"), 30.0)]  # fmt: skip
+    steps = Steps()
+    for i in range(STEPS):
+        steps.step(i, ("forward", layer * 4))
+    diagnosis, _ = steps.diagnose(tmp_path)
+    assert "fusion_opportunity" not in {finding.cause for finding in diagnosis.findings}
+
+
 @pytest.mark.parametrize(("first", "said"), [("MaxOps", True), ("MinOps", False)])
 def test_a_softmax_that_is_spelled_out(first: str, said: bool, tmp_path: Path) -> None:
     kernel = "void at::native::{}_kernel<4, at::native::{}>(int)"

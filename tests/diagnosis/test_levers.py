@@ -22,12 +22,12 @@ from stepscope.api import Job
 from stepscope.cache.store import Cache
 from stepscope.diagnosis.cause import causes
 from stepscope.diagnosis.lever import levers, noise_ns
-from stepscope.diagnosis.levers.aligned_shapes import NEWER_BY_NAME
 from stepscope.diagnosis.result import Diagnosis, Finding
 from stepscope.diagnosis.sentence import unsupported
 from stepscope.diagnosis.verify import verify
 from stepscope.kernels.caches import WRITTEN_NS
 from stepscope.kernels.ceilings import peaks_of
+from stepscope.kernels.unaligned import NEWER_BY_NAME
 from stepscope.render import budget
 from stepscope.render.brief import brief
 from stepscope.render.levers import headline, lever_lines
@@ -509,10 +509,16 @@ def test_kernels_for_unaligned_operands_say_so(
     name = f"void cutlass::Kernel2<{kernel}>({kernel}::Params)"
     for i in range(STEPS):
         steps.step(i, ("forward", [(elementwise("gelu"), 20.0), (name, 300.0), (BF16, 100.0)] * 6))
-    lever = named(run(steps, tmp_path), "aligned_shapes")
+    diagnosis = run(steps, tmp_path)
+    lever = named(diagnosis, "aligned_shapes")
     assert lever.time_ns_per_step == pytest.approx(
         6 * 300e3 * (1 - NEWER_BY_NAME[part][1]), rel=0.01
     )
+    assert diagnosis.verdict == "inefficient_kernel"
+    finding = diagnosis.findings[0]
+    assert "not aligned to sixteen bytes" in finding.message
+    assert "multiple of 64" in finding.recommendations[0]
+    assert finding.time_ns_per_step == pytest.approx(lever.time_ns_per_step, rel=0.01)
 
 
 def test_the_bound_is_the_ceiling_of_what_is_known(tmp_path: Path) -> None:
@@ -657,7 +663,10 @@ def test_a_lever_that_gains_later_says_so_in_a_field() -> None:
     later = [lever for lever in diagnosis.levers if lever.after_findings]
     assert [lever.cause for lever in later] == ["compile", "fused_optimizer"]
     assert all(", once the findings are fixed" in headline(lever, diagnosis) for lever in later)
-    assert brief(diagnosis).levers_after_findings == ["compile", "fused_optimizer"]
+    told = brief(diagnosis)
+    shown = [lever.cause for lever in later if lever.cause in told.levers_mean_step_ms]
+    assert told.levers_after_findings == shown
+    assert "compile" in shown
 
 
 PAIRS = Path(__file__).parents[1] / "data" / "levers"
@@ -677,6 +686,8 @@ PAIRS = Path(__file__).parents[1] / "data" / "levers"
         ("channels_last", 7.764, 4.622, ("layout_changes",), 0.85, 1.2),
         # (H200) casts that stand alone, which a compiler makes quicker, are another lever
         ("gated", 17.257, 13.735, ("compile",), 0.85, 1.1),
+        # (H200) weights in BF16, and the update with them
+        ("casts", 10.055, 7.531, ("half_weights",), 0.85, 1.1),
     ],
 )
 def test_measured_pairs_are_predicted(
@@ -782,6 +793,37 @@ def test_doubles_move_twice_the_bytes(tmp_path: Path) -> None:
     assert "double_precision" not in gains(forward(tmp_path / "single", single))
 
 
+WIDENED = (
+    "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda()::"
+    "{lambda(float)#1}, std::array<char*, 2ul>, 4>(int)"
+)
+RESIDUAL = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char*, 3ul> >(int)"
+)
+SCALED_HALF = (
+    "void at::native::vectorized_elementwise_kernel<8, at::native::AUnaryFunctor<c10::BFloat16, "
+    "c10::BFloat16, c10::BFloat16, at::native::binary_internal::MulFunctor<float> >, "
+    "std::array<char*, 2ul> >(int)"
+)
+
+
+def test_with_weights_in_half_precision_nothing_is_cast(tmp_path: Path) -> None:
+    layer = [(CAST, 10.0), (CAST, 30.0), (BF16, 100.0), (SCALED_HALF, 25.0), (WIDENED, 20.0),
+             (RESIDUAL, 40.0), (NORM, 20.0)]  # fmt: skip
+    found = forward(tmp_path, layer)
+    lever = named(found, "half_weights")
+    assert lever.value("kernels_per_step") == 5 * 6
+    saved = 10e3 + 30e3 + 20e3 + 0.5 * 40e3 + 0.2 * 20e3
+    assert lever.time_ns_per_step == pytest.approx(6 * saved, rel=0.01)
+    assert lever.prediction_low_ns < lever.predicted_step_ns < lever.prediction_high_ns
+
+
+def test_without_casts_for_the_products_it_is_no_autocast(tmp_path: Path) -> None:
+    layer = [(BF16, 100.0), (WIDENED, 20.0), (RESIDUAL, 40.0), (NORM, 20.0)]
+    assert "half_weights" not in gains(forward(tmp_path, layer))
+
+
 ATTENTION = "cudnn_generated_fort_native_sdpa_sm90_flash_{}prop_wgmma_f16_knob_7_64x128x128_4x1x1"
 
 
@@ -827,8 +869,8 @@ def test_a_mask_for_all_may_be_causal(mask: str, said: str, tmp_path: Path) -> N
 
 def test_every_lever_is_complete() -> None:
     assert {"fused_optimizer", "compile", "casts_and_copies", "layout_changes", "larger_batch",
-            "wave_quantisation", "aligned_shapes", "lower_precision",
-            "fused_attention", "recomputation", "double_precision"} == set(levers())  # fmt: skip
+            "wave_quantisation", "aligned_shapes", "lower_precision", "fused_attention",
+            "recomputation", "double_precision", "half_weights"} == set(levers())  # fmt: skip
     for name, lever in levers().items():
         assert name not in causes()
         assert set(lever.instead) <= set(causes())

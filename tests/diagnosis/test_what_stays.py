@@ -86,3 +86,36 @@ def test_a_value_read_for_host_work_is_not_read_where_the_work_goes(
     first = found.findings[0]
     assert first.cause == "host_compute"
     assert first.predicted_step_ns == pytest.approx(2.1e6 if used_here else 2.86e6, rel=0.05)
+
+
+def test_results_that_the_host_computes_with_are_not_copied_where_the_work_goes(
+    tmp_path: Path,
+) -> None:
+    """20 kernels of 100 us; 12 MB are copied back for 3 ms, with which NumPy computes for 8 ms."""
+    build, at = Build(), 0.0
+    for step in range(STEPS):
+        begin = free = at
+        for i in range(20):
+            free = max(free, at + 30)
+            build.kernel(free, free + 100, call=(at, at + 5), name=f"k{i}")
+            free += 100
+            at += 10
+        build.copy(
+            free,
+            free + 3_000,
+            call=(at, free + 3_010),
+            kind="DtoH",
+            size=12_000_000,
+            src="device",
+            dst="pageable",
+            call_name="cudaMemcpyAsync",
+        )
+        at = free + 3_010 + 8_000
+        build.range(begin, at, f"step {step}")
+    found = diagnosed(build, tmp_path)
+    first = found.findings[0]
+    assert first.cause == "host_compute"
+    last_ns = 3.04e6 / STEPS  # behind the last copy nothing is enqueued: it may have another use
+    assert first.predicted_step_ns == pytest.approx(2.0e6 + last_ns, rel=0.02)
+    assert first.prediction_high_ns is not None
+    assert first.prediction_high_ns >= 5e6

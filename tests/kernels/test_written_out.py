@@ -28,6 +28,12 @@ LESS, CLAMP, COMPARE = (pointwise(name, 2) for name in ("add", "clamp_scalar", "
 COSINE, NEG = pointwise("cos", 2), pointwise("neg", 2)
 WHERE, FILL = pointwise("where", 3), pointwise("Fill", 1)
 WIDEN, NARROW = pointwise("direct_copy", 2), pointwise("bfloat16_copy", 2)
+DRAW = (
+    "void at::native::(anonymous namespace)::distribution_elementwise_grid_stride_kernel<float, 4, "
+    "at::native::templates::cuda::{}<float> >(long)"
+)
+NORMAL = DRAW.format("normal_and_transform")
+DRAW, BERNOULLI = (DRAW.format(name) for name in ("uniform_and_transform", "bernoulli_kernel"))
 SILU_BACK = [MUL, MUL, SIGMOID_BACK, ADD]
 
 
@@ -161,6 +167,20 @@ def found(
             id="huber by where",
         ),
         pytest.param(
+            [DRAW, COMPARE, WIDEN, MUL, SCALE],
+            [SCALE, MUL],
+            "dropout",
+            [(400, 9, 2.7), (200, 5, 2.4)],  # the name of what draws tells no pass
+            id="dropout",
+        ),
+        pytest.param(
+            [BERNOULLI, MUL, SCALE],
+            [SCALE, MUL],
+            "dropout",
+            [(200, 5, 2.7), (200, 5, 2.4)],
+            id="dropout by bernoulli",
+        ),
+        pytest.param(
             [LARGEST, ADD, EXP, SUM, LOG, ADD],
             [],
             "log_softmax",
@@ -205,10 +225,19 @@ def test_passes_of_the_library(
         pytest.param([EXP, SUM, LOG, ADD], [], id="a sum of exponentials"),
         pytest.param([SUM, pointwise("clamp", 2), DIV], [], id="normalize, which is the library's"),
         pytest.param([MUL, ADD, SCALE], [SCALE, DIV, MUL], id="gradients of something else"),
+        pytest.param([NORMAL, SCALE, MUL], [SCALE, MUL], id="noise that is scaled"),
     ],
 )
 def test_what_is_no_such_function(tmp_path: Path, forward: list[str], backward: list[str]) -> None:
     assert found(tmp_path, forward, backward)[0] is None
+
+
+def test_dropout_has_as_many_gradients_as_calls(tmp_path: Path) -> None:
+    """A gate's gradients are two products, too."""
+    result, steps = found(tmp_path, [DRAW, COMPARE, MUL, SCALE], [MUL, SCALE, COSINE, DIV, DIV])
+    assert result is not None
+    assert result.names == ("dropout",)
+    assert len(result.repair.rows) == (4 + 2) * steps
 
 
 @pytest.mark.parametrize(

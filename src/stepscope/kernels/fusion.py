@@ -102,6 +102,7 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     new_run = np.ones(len(order), bool)
     new_run[1:] = ~(around[1:] & around[:-1] & (thread[1:] == thread[:-1]))
     run = np.cumsum(new_run) - 1
+    mergeable &= _large(kernels, order, run, mergeable)
     counts = np.bincount(run[mergeable], minlength=int(run[-1]) + 1 if len(run) else 0)
     chosen = around & merges & (counts[run] >= CHAIN) if len(run) else around
     rows, run = order[chosen], run[chosen]
@@ -116,6 +117,20 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
     return Chains(repair, int(run[-1]) + 1)
 
 
+def _large(kernels: Kernels, rows: IntArray, run: IntArray, which: BoolArray) -> BoolArray:
+    """Kernels that are not short beside the longest of some in their run.
+
+    Batch normalisation counts its batches by kernels that work on one value. Scans take longer than
+    what they move would.
+    """
+    old = kernels.duration_ns[rows]
+    tells = which & ~kernels.gpu.ops.matches("name", SCAN)[rows]
+    longest = np.zeros(int(run[-1]) + 1 if len(run) else 0, np.int64)
+    np.maximum.at(longest, run[tells], old[tells])
+    found: BoolArray = old >= SHORT * longest[run]
+    return found
+
+
 def _spelled_out(kernels: Kernels, rows: IntArray, run: IntArray) -> BoolArray:
     """Kernels of runs that no layer of the framework launches, and that are not short beside those.
 
@@ -125,12 +140,7 @@ def _spelled_out(kernels: Kernels, rows: IntArray, run: IntArray) -> BoolArray:
     own &= ~kernels.of_operation("Fill")[rows]
     own &= ~_cast_for_products(kernels)[rows]
     own &= ~kernels.gpu.ops.matches("name", SCATTERED_COPY)[rows]
-    old = kernels.duration_ns[rows]
-    longest = np.zeros(int(run[-1]) + 1, np.int64)
-    tells = own & ~kernels.gpu.ops.matches("name", SCAN)[rows]
-    np.maximum.at(longest, run[tells], old[tells])
-    found: BoolArray = own & (old >= SHORT * longest[run])
-    return found
+    return own & _large(kernels, rows, run, own)
 
 
 def _apart(kernels: Kernels, rows: IntArray, run: IntArray) -> tuple[IntArray, IntArray]:
@@ -146,6 +156,7 @@ def _apart(kernels: Kernels, rows: IntArray, run: IntArray) -> tuple[IntArray, I
     """
     layer = kernels.in_category(*_BETWEEN)[rows]
     merges = kernels.in_category(*_MERGEABLE)[rows] & ~layer
+    merges &= _large(kernels, rows, run, merges)
     begins = np.diff(run, prepend=-1) != 0
     begins[1:] |= layer[1:] != layer[:-1]
     part = np.cumsum(begins) - 1

@@ -44,8 +44,8 @@ _BY_REASON: Final[dict[Reason, tuple[str, str]]] = {
         "by index_select or gather; for a table of few rows, multiply a one-hot matrix with it",
     ),
     "unaligned": (
-        "it is made for operands that are not aligned to 16 bytes, which the tensor cores cannot "
-        "load whole; GEMMs in such kernels take {kernels_ns_per_step} per step",
+        "it is made for operands that are not aligned to sixteen bytes, which the tensor cores "
+        "cannot load whole; GEMMs in such kernels take {kernels_ns_per_step} per step",
         PAD,
     ),
 }
