@@ -253,7 +253,7 @@ class Crossed(nn.Module):
 
 
 @pair(
-    "memory_bound_kernels",
+    "half_weights",
     "recommender",
     "rows of the tables are cast to BF16 before they are crossed: products are of 16 bit, not 32",
 )

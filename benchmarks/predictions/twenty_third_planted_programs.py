@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as fn
 
 PROGRAMS: list[Program] = []
-WRITTEN_AFTER = "version 0.1 with 369 pairs"
+WRITTEN_AFTER = "version 0.1 with 369 pairs, opened"
 pair = entered(PROGRAMS)
 SHORT = torch.bfloat16
 LAST: Any = torch.channels_last

@@ -25,7 +25,7 @@ from stepscope.kernels.kernels import (
     changed,
     scaled,
 )
-from stepscope.kernels.merging import SCAN
+from stepscope.kernels.merging import UNLIKE_PASSES
 from stepscope.kernels.runs import compiled, merged_repair, with_copies
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -120,11 +120,11 @@ def chains(kernels: Kernels, taken: BoolArray) -> Chains | None:
 def _large(kernels: Kernels, rows: IntArray, run: IntArray, which: BoolArray) -> BoolArray:
     """Kernels that are not short beside the longest of some in their run.
 
-    Batch normalisation counts its batches by kernels that work on one value. Scans take longer than
-    what they move would.
+    Batch normalisation counts its batches by kernels that work on one value. Scans and means over
+    windows take longer than what they move would.
     """
     old = kernels.duration_ns[rows]
-    tells = which & ~kernels.gpu.ops.matches("name", SCAN)[rows]
+    tells = which & ~kernels.gpu.ops.matches("name", UNLIKE_PASSES)[rows]
     longest = np.zeros(int(run[-1]) + 1 if len(run) else 0, np.int64)
     np.maximum.at(longest, run[tells], old[tells])
     found: BoolArray = old >= SHORT * longest[run]

@@ -43,6 +43,13 @@ SCAN: Final = re.compile(r"tensor_kernel_scan_\w+_dim")
 fast as the memory is; PyTorch's kernel takes 33, 9, 1.6 and 1.9 times as long for rows of 64, 256,
 1024 and 4096, so that it tells nothing of what a pass takes (an H100, PyTorch 2.11)."""
 
+WINDOWS: Final = re.compile(r"avg_pool2d_(?:backward_)?out_cuda_frame|reflection_pad\dd")
+"""Means over windows and reflections at the edges, which TorchInductor computes as elementwise, and
+PyTorch by kernels that take up to eleven times as long as what they move (``avg_pool2d`` of 3 x 3
+with channels first and its gradient, an H100, PyTorch 2.11)."""
+UNLIKE_PASSES: Final = re.compile(f"{SCAN.pattern}|{WINDOWS.pattern}")
+"""Kernels that tell nothing of what a pass takes."""
+
 _CONCATENATED: Final = 2
 """Tensors at least that lie side by side in the result of a concatenation. A compiled kernel
 selects one of them for each element, having computed all (TorchInductor masks the loads, not the
@@ -216,10 +223,10 @@ def _figures(kernels: Kernels, rows: IntArray, run: IntArray, whole: BoolArray) 
     old = spent.copy()
     for pattern, part in _SCATTERED:
         old[kernels.gpu.ops.matches("name", pattern)[rows]] *= part
-    scan = kernels.gpu.ops.matches("name", SCAN)[rows]
+    unlike = kernels.gpu.ops.matches("name", UNLIKE_PASSES)[rows]
     beside = np.zeros(count)
-    np.maximum.at(beside, run[~whole & ~scan], old[~whole & ~scan])
-    old = np.where(scan & (beside[run] > 0), np.minimum(old, beside[run]), old)
+    np.maximum.at(beside, run[~whole & ~unlike], old[~whole & ~unlike])
+    old = np.where(unlike & (beside[run] > 0), np.minimum(old, beside[run]), old)
     name = kernels.gpu.ops["name"][rows]
     named = np.array([c.tensors for c in kernels.classes] + [0])[name]
     usual = np.array([_PASSES.get(c.category, 2) for c in kernels.classes] + [2])[name]

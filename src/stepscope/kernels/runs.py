@@ -12,7 +12,7 @@ from stepscope.intervals.distinct import among
 from stepscope.kernels.caches import grown_caches
 from stepscope.kernels.efficiency import with_few_blocks
 from stepscope.kernels.kernels import CATEGORY_NAMES, LAYOUT_CHANGE, Kernels, Repair
-from stepscope.kernels.merging import LIKE_THE_LARGEST, SCAN, launched_elements, merged
+from stepscope.kernels.merging import LIKE_THE_LARGEST, SCAN, WINDOWS, launched_elements, merged
 from stepscope.trace.frame import BoolArray, IntArray
 
 COMPILED: Final = (
@@ -33,6 +33,8 @@ before the sum and one behind it, and what reads a kernel's result in the other 
 its own (PyTorch 2.11)."""
 
 _LEAST_KERNELS = 2
+_LIKE: Final = 0.05
+"""Elements that padding adds, and whole blocks, at most."""
 SAME_SIZE: Final = 0.02  # grids are rounded up to whole blocks
 
 
@@ -173,9 +175,30 @@ def compiled(kernels: Kernels) -> BoolArray:
     found: BoolArray = among(kernels.category, [CATEGORY_NAMES.index(name) for name in COMPILED])
     ops = kernels.gpu.ops
     scans = ops.matches("name", SCAN) & ~with_few_blocks(kernels)
-    found |= scans | ops.matches("name", _FLIP)
+    found |= scans | ops.matches("name", _FLIP) | _windows_of_all(kernels)
     found &= ~kernels.in_phase("optimizer") & ~grown_caches(kernels)
     return found & ~ops.matches("name", LAYOUT_CHANGE)
+
+
+def _windows_of_all(kernels: Kernels) -> BoolArray:
+    """Means over windows around each element, beside kernels that make as many.
+
+    Fewer windows than elements make a tensor smaller for the next layer.
+    """
+    windows = kernels.gpu.ops.matches("name", WINDOWS)
+    if not windows.any():
+        return windows
+    order = kernels.order[kernels.gpu.is_compute[kernels.order]]
+    each = np.where(windows, kernels.blocks * kernels.threads, 0)[order]
+    made = np.where(each > 0, each, launched_elements(kernels, order))
+    like = np.abs(np.diff(made)) <= _LIKE * np.maximum(made[1:], made[:-1])
+    like &= (made[1:] > 0) & (made[:-1] > 0)
+    beside = np.zeros(len(order), bool)
+    beside[1:] |= like
+    beside[:-1] |= like
+    found = np.zeros(len(windows), bool)
+    found[order[beside]] = True
+    return found & windows
 
 
 def _may_hand_on(before: IntArray, after: IntArray) -> BoolArray:
