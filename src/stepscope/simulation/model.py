@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+
 from stepscope.activity.device import Reader
 from stepscope.breakdown.explain import Explanation
 from stepscope.breakdown.repaired import RUN_TO_RUN, UNFORESEEN, uncertain_share
@@ -119,7 +121,8 @@ class Simulation(ReplayedJob):
         sets = [c for c in changes if isinstance(c, Edit)]
         before = self._before_ns(tool, sets=sets)
         (expected,) = _over([self.edited(changes, tool=tool)], [before], _most(sets))
-        return round(self.measured_step_ns * expected)
+        least = self.computes_ns(changes) / max(self.measured_step_ns, 1)
+        return round(self.measured_step_ns * max(expected, least))
 
     def _predicted(self, changes: Sequence[Change]) -> Prediction:
         """The step after all these changes together.
@@ -146,6 +149,9 @@ class Simulation(ReplayedJob):
         after = self._edited(changes, changed, tool=tool)
         most = _most(sets)
         (expected,) = _over([after], [before], most) if changes else (1.0,)
+        side_by_side = expected
+        least = self.computes_ns(changes) / max(measured, 1)
+        expected = max(expected, least)
         shorter = expected < 1 - LEAST_GAIN
         gains = shorter or bool(sets)
         paces = [self._edited(changes, changed, pace_of=b, tool=tool) for b in ENDS if gains]
@@ -166,6 +172,9 @@ class Simulation(ReplayedJob):
             paced = [self._before_ns(tool, b, sets) for b in ENDS]
             deviating += [min(before * expected / ns, most) for ns in paced]
             deviating += self._with_other_work(after, tool, before, most)
+        deviating = [max(other, least) for other in deviating]
+        if side_by_side < least:  # streams may overlap more after all
+            deviating.append(side_by_side)
         if changes and recorded:
             costs = [self._edited(changes, changed, tool=b) for b in ENDS]
             deviating += _over(costs, [self._before_ns(b, sets=sets) for b in ENDS], most)
@@ -190,6 +199,19 @@ class Simulation(ReplayedJob):
             message=self.message(),
             unrecorded=self._as_measured(before, before * expected) if recorded else None,
         )
+
+    def computes_ns(self, changes: Sequence[Change]) -> float:
+        """What a device computes in a step whatever no longer keeps the host, ns; else 0.
+
+        What streams wait for is not always recorded, and kernels that fill a device gain nothing by
+        standing side by side: they overlap no more than they did. Launches that come earlier may
+        bring short kernels of several streams together.
+        """
+        keeps = (isinstance(c, edit.Free) and c.cause in _KEEPS_KERNELS for c in changes)
+        if not changes or not all(keeps):
+            return 0.0
+        steps = (e.accounting.compute_ns[e.first : e.last + 1] for _, e in self.devices)
+        return min(max(float(np.mean(each)) for each in steps), float(self.measured_step_ns))
 
     def _as_measured(self, before_ns: float, after_ns: float) -> tuple[int, int]:
         """Replayed steps of a job as parts of the measured one, which predictions compare with.
@@ -240,6 +262,12 @@ class Simulation(ReplayedJob):
         unrecorded = self._recorded_or_not(subjects, tool)
         subjects = pace.at_pace(unrecorded, pace_of, shown=subjects)
         return step_ns(self._as_batches_come(subjects))
+
+
+_KEEPS_KERNELS: Final = frozenset(
+    {"blocking_copy", "host_sync", "host_compute", "input_starvation", "checkpoint_stall"}
+)
+"""Causes without which the kernels are those of today, launched in stretches as long."""
 
 
 def _most(sets: Sequence[Edit]) -> float:

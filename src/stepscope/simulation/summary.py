@@ -115,7 +115,8 @@ def what_if(
     before = _budget(
         simulation.subjects[slow], simulation.unchanged[slow], simulation.measured_step_ns, error
     )
-    after = _budget(changed[slow], replays[slow], predicted.step_ns, error)
+    computes = simulation.computes_ns(changes)
+    after = _budget(changed[slow], replays[slow], predicted.step_ns, error, computes)
     return WhatIf(
         schema=WHATIF_SCHEMA,
         paths=list(paths),
@@ -272,7 +273,9 @@ def _measured(simulation: Simulation) -> list[str]:
     return [f"the measured step is the mean of steps {e.first} to {e.last} of rank {rank}"]
 
 
-def _budget(subject: Subject, replay: Replay, step_ns: int, error: float) -> StepBudget:
+def _budget(
+    subject: Subject, replay: Replay, step_ns: int, error: float, computes_ns: float = 0.0
+) -> StepBudget:
     """Where the last pass goes, as a step of the given length.
 
     What kernels and copies take is known, and a prediction is also about what only estimates tell:
@@ -284,6 +287,7 @@ def _budget(subject: Subject, replay: Replay, step_ns: int, error: float) -> Ste
         replay: its replay.
         step_ns: the length.
         error: measured over replayed step, unchanged.
+        computes_ns: what is computed in it at least.
     """
     begin, end = int(replay.bounds_ns[-1 - replay.steps]), int(replay.bounds_ns[-1])
     gpu, program = subject.gpu, subject.program
@@ -297,11 +301,12 @@ def _budget(subject: Subject, replay: Replay, step_ns: int, error: float) -> Ste
 
     compute, kernels = covered(gpu.is_compute), covered(gpu.is_kernel)
     busy = covered(np.ones(len(gpu.ops), bool))
+    communication, copies, idle = kernels - compute, busy - kernels, end - begin - busy
+    more = max(round(computes_ns / error * replay.steps) - compute, 0)
+    idle, lacking = max(idle - more, 0), max(more - idle, 0)
+    copies = max(copies - lacking, 0)  # they go on beside it
     return split_step(
-        np.array([compute, kernels - compute, busy - kernels, end - begin - busy]),
-        replay.steps,
-        step_ns,
-        error,
+        np.array([compute + more, communication, copies, idle]), replay.steps, step_ns, error
     )
 
 
