@@ -11,7 +11,7 @@ from tests.support.build import AUTOGRAD, MAIN, Build
 
 from stepscope.api import Job
 from stepscope.diagnosis.inside_kernels import calls
-from stepscope.kernels.convolutions import SHARE
+from stepscope.kernels.convolutions import OF_SMALL_TILES, SHARE
 from stepscope.kernels.fusion import chains
 from stepscope.kernels.kernels import Kernels
 from stepscope.kernels.merging import ISSUED, SPECIAL_SHARE, merged, whole_reductions, work_of
@@ -560,6 +560,12 @@ def test_convolutions_without_shapes_take_a_share_with_what_is_beside_them(tmp_p
     assert convolved(tmp_path, name, beside=(converts,)) == [1e6 * share, 1e5 * share]
 
 
+def test_small_tiles_on_the_cuda_cores_are_slower_than_others(tmp_path: Path) -> None:
+    name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
+    small = name.replace("128x32x8", "32x32x8")
+    assert convolved(tmp_path, small) == [1e6 * SHARE["tf32"]["expected"] * OF_SMALL_TILES]
+
+
 def test_conversions_of_other_convolutions_stay(tmp_path: Path) -> None:
     name = CONVOLUTION_NAME.format(layout="nchwkcrs_nchw", groups=1)
     half = name.replace("f32f32_f32f32_f32", "bf16bf16_bf16f32_f32").replace(
@@ -670,3 +676,24 @@ def test_a_part_that_was_left_in_single_precision_needs_no_casts(
     same = with_casts(subject, facts, changed, "expected") is subject
     assert same == elsewhere
     assert with_casts(subject, facts, changed, "high") is not subject
+
+
+@pytest.mark.parametrize(("windows", "merges"), [(8_000, True), (2_000, False)])
+def test_means_over_windows_around_each_element_are_elementwise(
+    windows: int, merges: bool, tmp_path: Path
+) -> None:
+    """As in a structural similarity; fewer windows than elements make a tensor smaller."""
+    pool = "void at::native::(anonymous namespace)::avg_pool2d_out_cuda_frame<float, float>(int)"
+    device = Device()
+    for number in range(STEPS):
+        begin = device.at
+        device.kernel(GEMM)
+        device.kernel(pointwise("mul", 2))
+        device.kernel(pool, 900.0, blocks=windows)  # one for each thread
+        device.kernel(pointwise("mul", 2))
+        device.build.range(begin, device.at, f"step_{number}")
+    kernels = device.kernels(tmp_path)
+    means = kernels.gpu.ops.matches("name", re.compile("avg_pool2d"))
+    assert compiled(kernels)[means].all() == merges
+    if merges:  # one kernel of two passes: what the pool takes tells nothing of a pass
+        assert one_run(kernels) == (pytest.approx(100.0, rel=1e-3), 1)
