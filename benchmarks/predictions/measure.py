@@ -63,7 +63,7 @@ SETS = (
     *("twentieth_everyday", "twentieth_mixed"),
     *("twenty_first_everyday", "twenty_first_mixed"),
     *("twenty_second_everyday", "twenty_second_mixed"),
-    *("twenty_third_everyday", "twenty_third_planted"),
+    *("twenty_third_everyday", "twenty_third_planted", "twenty_third_textbook"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 
