@@ -234,3 +234,26 @@ def test_a_finding_on_a_rank_of_shorter_steps_is_about_the_step_of_the_job(tmp_p
     assert re.search(r"on rank 1 costs [\d.]+ ms of each 40\.0 ms step; fixing", text)
     assert "steady 0 to 23 on rank 0" in text
     assert "on rank 0, the longest" in text
+
+
+@pytest.mark.parametrize(("batch_us", "slower"), [(33_000.0, True), (11_000.0, False)])
+def test_batches_that_were_ready_do_not_hide_slow_workers(
+    tmp_path: Path, batch_us: float, slower: bool
+) -> None:
+    """Four workers had 24 batches ready when the steps began; a step takes 6 ms."""
+    today = loading(workers=4, batch_us=batch_us, step_us=WORK, ahead=6, pause_us=400_000.0)
+    steps = today[1:13]
+    begin, end = steps[0].asked, steps[-1].given
+    build = captured(steps, fetches=False)
+    for batch in today:  # those that are made meanwhile are for later steps
+        if begin <= batch.made[0] and batch.made[1] <= end:
+            build.range(*(at - begin for at in batch.made), "DataLoader fetch")
+            build.rows["range"][-1]["process_id"] = 200 + batch.worker
+            build.rows["range"][-1]["end_missing"] = False
+    found = diagnosed(build, tmp_path)
+    assert "input_starvation" not in {finding.cause for finding in found.findings}
+    said = [text for text in found.warnings if "the run as a whole waits" in text]
+    assert len(said) == slower
+    if slower:
+        assert "4 workers take 33.0 ms for a batch each, so that one comes every 8.2 ms" in said[0]
+        assert mean_step(today) == pytest.approx(batch_us / 4, rel=0.02)

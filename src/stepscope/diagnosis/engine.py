@@ -23,6 +23,7 @@ from stepscope.diagnosis.evidence import (
 )
 from stepscope.diagnosis.kernel_split import kernel_split
 from stepscope.diagnosis.lever import Pulled, lever_finding
+from stepscope.diagnosis.loader import ready_batches_warning
 from stepscope.diagnosis.own_waits import own_wait_warning
 from stepscope.diagnosis.profiler_overhead_figures import (
     measured_warning,
@@ -123,6 +124,7 @@ def diagnose(
     late_is_unclaimed = not {"launch_bound", INSUFFICIENT} & {item.cause.id for item in found}
     unclaimed = unclaimed_warning(reference) if late_is_unclaimed else None
     possible = [
+        ready_batches_warning(reference),
         shared_steps_warning(reference),
         *unrecorded_warnings(reference),
         own_wait_warning(reference),

@@ -18,6 +18,7 @@ from stepscope.activity.host import loads_by_itself
 from stepscope.breakdown.recurrence import Recurrence
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.evidence import STEADY_STEPS
+from stepscope.diagnosis.warned import Warned
 from stepscope.intervals.distinct import among, distinct_values
 from stepscope.simulation.settings.workers import FETCH_RANGE
 from stepscope.trace.frame import IntArray
@@ -39,6 +40,9 @@ CPUs that they lack, and not workers. A CPU does not stay idle while a thread wa
 that wait for a quarter of the time find all CPUs taken nearly always."""
 
 _WORKER: Final = "pt_data_worker"
+
+_SLOWER: Final = 0.1
+"""Share by which workers are slower than the steps, from which on that is worth a warning."""
 
 _STATES: Final = (
     "FROM (SELECT state, least(end_ns, (SELECT max(end_ns) FROM step WHERE steady AND {gpu})) - "
@@ -169,6 +173,32 @@ def loader_of(case: Case, *, pinned_on_main: bool) -> Loader:
     if pinned_on_main or loads_by_itself(host):
         return Loader("main", 0, 0.0, 0.0, 0.0)
     return Loader("unknown", 0, 0.0, 0.0, 0.0)
+
+
+def ready_batches_warning(case: Case) -> Warned | None:
+    """That workers are slower than the steps, which batches that were ready covered; else None.
+
+    A loader works ahead while a program starts, compiles, or is begun to be recorded: the first
+    steps behind that wait for nothing, however slow it is.
+    """
+    loader = loader_of(case, pinned_on_main=False)
+    if not loader.workers or not loader.fetch_ns:
+        return None
+    period = loader.fetch_ns / loader.workers
+    waited = case.idle_ns("input_starvation")
+    measured = case.explanation.measured
+    step = case.step_ns - (max(measured.cost_ns, 0.0) if measured is not None else 0.0)
+    slower = period * (1 - 2 * loader.fetch_error) > (1 + _SLOWER) * step
+    if not slower or waited >= _SLOWER * case.step_ns:
+        return None
+    every = f"SELECT (avg(end_ns - start_ns) / {loader.workers})::BIGINT {_FETCHES}"
+    return Warned(
+        "the run as a whole waits for its input (input_starvation), and these steps do not: "
+        "{loader_workers} workers take {fetch_ns} for a batch each, so that one comes every "
+        "{batch_every_ns}, and what was ready before the recording covers it; record more steps, "
+        "or later (stepscope run --warmup N --steps N), and raise DataLoader(num_workers=...)",
+        [*loader.figures()[:2], Figure("batch_every_ns", "ns", every)],
+    )
 
 
 def _fetches(case: Case) -> tuple[int, float, float]:
