@@ -41,6 +41,7 @@ MODULES = (
     "twentieth_job_programs",
     "twenty_first_job_programs",
     "twenty_second_job_programs",
+    "twenty_third_job_programs",
 )
 
 
