@@ -353,7 +353,7 @@ def genes_of_yeasts_attention_of_a_tutorial(repaired: bool) -> Running:
 
 
 @pair(
-    "memory_bound_kernels",
+    "lower_precision",
     "tabular",
     "autocast to BF16 around forward pass and loss: norms, activations and dropout move half",
 )
