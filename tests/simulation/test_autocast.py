@@ -14,6 +14,7 @@ from stepscope.simulation.settings.base import Facts
 from stepscope.simulation.settings.precision import lengths
 
 GELU, ADD, GATE = elementwise("gelu"), elementwise("add", 3), elementwise("Mul", 3)
+COUNT = elementwise("OnSelf_add")
 ROOT = elementwise("rsqrt_kernel")
 LAYOUT = "void at::native::elementwise_kernel<128, 4, direct_copy_kernel_cuda(float)>(int)"
 DROPOUT = "void at::native::fused_dropout_kernel_vec<float, float>(int)"
@@ -26,7 +27,7 @@ def facts_of(folder: Path, work: list[str], backward: tuple[str, ...] = ()) -> F
     for number in range(STEPS):
         begin = steps.host
         for kernel in (FP32, *work, FP32):
-            steps.launch(kernel, 100.0)
+            steps.launch(kernel, 100.0, blocks=1 if kernel == COUNT else 1000)
         for kernel in backward:
             steps.launch(kernel, 100.0, thread=AUTOGRAD)
         steps.build.range(begin, steps.host, f"step_{number}")
@@ -70,6 +71,13 @@ def test_what_a_norm_gives_stays_in_single_precision_up_to_the_next_product(tmp_
         after,
         before,
     ]
+
+
+@pytest.mark.parametrize(("kernel", "share"), [(COUNT, autocast.FUNCTIONS[1]), (ADD, 1.0)])
+def test_a_number_that_counts_batches_is_no_residual(
+    tmp_path: Path, kernel: str, share: float
+) -> None:
+    assert shares(facts_of(tmp_path, [kernel, GELU]))[2] == share
 
 
 def test_gradients_of_biases_are_sums_of_half_as_many_bytes(tmp_path: Path) -> None:

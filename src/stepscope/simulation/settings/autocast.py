@@ -136,7 +136,9 @@ def _after_half(kernels: Kernels, kept: BoolArray) -> BoolArray:
     gives = np.full(len(order), -1)
     gives[kept[order]] = _NOT_HALF
     if kernels.in_category("matmul").sum() > kernels.in_category("convolution").sum():
-        gives[kernels.of_operation(*_SUMS)[order]] = _NOT_HALF  # a residual (``SUMS``)
+        # a residual (``SUMS``), and not a number that counts batches
+        sums = kernels.of_operation(*_SUMS) & (kernels.blocks != 1)
+        gives[sums[order]] = _NOT_HALF
     gives[products] = _HALF
     last = np.maximum.accumulate(np.where(gives >= 0, np.arange(len(order)), -1))
     before = np.concatenate(([-1], last[:-1])) if len(last) else last
