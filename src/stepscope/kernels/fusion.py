@@ -27,6 +27,7 @@ from stepscope.kernels.kernels import (
 )
 from stepscope.kernels.merging import UNLIKE_PASSES
 from stepscope.kernels.runs import compiled, merged_repair, with_copies
+from stepscope.kernels.written_out import HALF_CASTS
 from stepscope.trace.frame import BoolArray, IntArray
 
 CHAIN = 4
@@ -176,7 +177,7 @@ def _cast_for_products(kernels: Kernels) -> BoolArray:
     order = kernels.order[(kernels.gpu.is_compute & kernels.steady)[kernels.order]]
     product = kernels.in_category(*PRODUCTS)[order]
     backward = kernels.in_phase("backward")[order]
-    narrows = kernels.of_operation("bfloat16_copy", "float16_copy")[order]
+    narrows = kernels.of_operation(*HALF_CASTS)[order]
     widens = kernels.gpu.ops.matches("name", WIDENS)[order]
     found = np.zeros(len(kernels.gpu.ops), bool)
     found[order[:-1]] = (narrows & ~backward)[:-1] & product[1:]

@@ -72,7 +72,7 @@ class Function:
     Attributes:
         name: of the library's function.
         forward: letters of its kernels (``_LETTERS``; r a sum or mean, M the largest, c a copy or
-            cast, k tensors put side by side).
+            cast, k tensors put side by side, u and B numbers that are drawn).
         backward: those of its gradient; None where they depend on how it is written.
         passes: tensors of its size that the library reads and writes in a call and in its gradient;
             for a norm the least.
