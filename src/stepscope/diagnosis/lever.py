@@ -524,11 +524,3 @@ def _beside(value: Mapping[str, float]) -> str:
     if beside > 0:
         return "; {beside_kernels_ns_per_step} of the gain is in launches, copies and idle time"
     return "; as the GPU does not set the pace all the time, the step gains less"
-
-
-def capability(case: Case) -> int:
-    """Major compute capability of the device; 0 where the capture does not tell."""
-    devices = case.device.read("device", "process_id", "device", "compute_major")
-    gpu = case.explanation.gpu
-    mine = (devices["process_id"] == gpu.process_id) & (devices["device"] == gpu.device)
-    return int(devices["compute_major"][mine].max(initial=0))

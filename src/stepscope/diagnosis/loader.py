@@ -90,6 +90,11 @@ class Loader:
         return self.crowded >= CROWDED
 
     @property
+    def period_ns(self) -> float:
+        """At what pace the workers bring batches, ns each; 0 where that is not known."""
+        return self.fetch_ns / self.workers if self.workers else 0.0
+
+    @property
     def pinning_ns(self) -> tuple[float, float, float] | None:
         """What pinning takes a step, ns: expected, least, most; None where nothing is pinned."""
         if self.pinned_bytes < MIN_PINNED_BYTES:
@@ -108,9 +113,7 @@ class Loader:
             step_ns: the mean step of the window.
             waited_ns: what waiting for batches takes of it.
         """
-        if not self.workers or not self.fetch_ns:
-            return None
-        period, work = self.fetch_ns / self.workers, step_ns - waited_ns
+        period, work = self.period_ns, step_ns - waited_ns
         if period <= work:
             return None
         return Recurrence((period - work) / waited_ns, self.fetch_error * period / (period - work))
@@ -182,13 +185,12 @@ def ready_batches_warning(case: Case) -> Warned | None:
     steps behind that wait for nothing, however slow it is.
     """
     loader = loader_of(case, pinned_on_main=False)
-    if not loader.workers or not loader.fetch_ns:
+    if not loader.period_ns:
         return None
-    period = loader.fetch_ns / loader.workers
     waited = case.idle_ns("input_starvation")
     measured = case.explanation.measured
     step = case.step_ns - (max(measured.cost_ns, 0.0) if measured is not None else 0.0)
-    slower = period * (1 - 2 * loader.fetch_error) > (1 + _SLOWER) * step
+    slower = loader.period_ns * (1 - 2 * loader.fetch_error) > (1 + _SLOWER) * step
     if not slower or waited >= _SLOWER * case.step_ns:
         return None
     every = f"SELECT (avg(end_ns - start_ns) / {loader.workers})::BIGINT {_FETCHES}"

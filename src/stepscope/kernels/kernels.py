@@ -467,7 +467,10 @@ LAYOUT_CHANGE = re.compile(
 )
 """Kernels that reorder the channels of images before and after convolutions."""
 
-SCATTERED_COPY = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel.*direct_copy")
+NOT_VECTORISED: Final = r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel"
+"""Kernels that compute where each element is: that takes longer than to move it."""
+
+SCATTERED_COPY = re.compile(f"{NOT_VECTORISED}.*direct_copy")
 """Copies by a kernel that go across the rows of what they read or write."""
 
 WIDENS: Final = re.compile(r"unrolled_elementwise_kernel<.*direct_copy_kernel")

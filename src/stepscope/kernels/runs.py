@@ -191,8 +191,7 @@ def _windows_of_all(kernels: Kernels) -> BoolArray:
     order = kernels.order[kernels.gpu.is_compute[kernels.order]]
     each = np.where(windows, kernels.blocks * kernels.threads, 0)[order]
     made = np.where(each > 0, each, launched_elements(kernels, order))
-    like = np.abs(np.diff(made)) <= _LIKE * np.maximum(made[1:], made[:-1])
-    like &= (made[1:] > 0) & (made[:-1] > 0)
+    like = (made[1:] > 0) & (made[:-1] > 0) & as_large(made[1:], made[:-1], _LIKE)
     beside = np.zeros(len(order), bool)
     beside[1:] |= like
     beside[:-1] |= like
@@ -204,5 +203,11 @@ def _windows_of_all(kernels: Kernels) -> BoolArray:
 def _may_hand_on(before: IntArray, after: IntArray) -> BoolArray:
     """Whether one kernel's result may be the next one's operand: of one size, if that is known."""
     unknown = (before == 0) | (after == 0)
-    found: BoolArray = unknown | (np.abs(before - after) <= SAME_SIZE * np.maximum(before, after))
+    found: BoolArray = unknown | as_large(before, after)
+    return found
+
+
+def as_large(one: IntArray, other: IntArray, apart: float = SAME_SIZE) -> BoolArray:
+    """Whether numbers of elements differ by at most a share of the larger one."""
+    found: BoolArray = np.abs(one - other) <= apart * np.maximum(one, other)
     return found

@@ -23,7 +23,7 @@ from stepscope.intervals.distinct import among, distinct_values
 from stepscope.kernels.categories import KernelClass
 from stepscope.kernels.kernels import CATEGORY_NAMES, PHASES, Kernels, Repair
 from stepscope.kernels.merging import LIKE_THE_LONGEST, launched_elements, longest_of_runs
-from stepscope.kernels.runs import SAME_SIZE, compiled
+from stepscope.kernels.runs import as_large, compiled
 from stepscope.trace.frame import AnyArray, BoolArray, FloatArray, IntArray
 
 _NONE: Final = ord("|")
@@ -435,7 +435,7 @@ def _as_many(kernels: Kernels, rows: IntArray, others: IntArray) -> BoolArray:
     """Whether kernels make as many elements as others, where both are known."""
     one, other = (launched_elements(kernels, row) for row in (rows, others))
     known = (one > 0) & (other > 0)
-    found: BoolArray = ~known | (np.abs(one - other) <= SAME_SIZE * np.maximum(one, other))
+    found: BoolArray = ~known | as_large(one, other)
     return found
 
 

@@ -13,7 +13,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case, Figure
 from stepscope.diagnosis.causes.inefficient_kernel import PAD
 from stepscope.diagnosis.frameworks import is_torch
-from stepscope.diagnosis.lever import Found, Lever, capability, of_lever
+from stepscope.diagnosis.lever import Found, Lever, of_lever
 from stepscope.kernels.efficiency import product_work
 from stepscope.kernels.kernels import MATH_NAMES, Kernels, changed
 from stepscope.kernels.unaligned import NEWER, NEWER_BY_NAME, OLDER, unaligned
@@ -47,7 +47,7 @@ class _Gemm:
 def find(case: Case, taken: BoolArray) -> Found | None:
     """By the names of kernels for badly aligned operands, else by recorded shapes."""
     kernels = case.explanation.kernels
-    if capability(case) >= NEWER and is_torch(case):
+    if kernels.capability >= NEWER and is_torch(case):
         return _by_name(case, taken, NEWER_BY_NAME)
     gemms = _gemms(kernels, case)
     if gemms:

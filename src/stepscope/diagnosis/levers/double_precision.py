@@ -11,7 +11,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.lever import Found, Lever
 from stepscope.kernels.categories import PRODUCTS
-from stepscope.kernels.kernels import MATH_NAMES, changed
+from stepscope.kernels.kernels import MATH_NAMES, NOT_VECTORISED, changed
 from stepscope.kernels.precision import in_precision
 from stepscope.trace.frame import BoolArray
 
@@ -19,8 +19,8 @@ _ID: Final = "double_precision"
 _DOUBLE: Final = re.compile(r"<(bool, )?double\b|lambda\((bool, )?double[,)]")
 """Doubles as the first type of a template or as an operand of a function, behind a mask perhaps:
 numbers that kernels in single precision are given (rates of an optimizer) stand elsewhere."""
-_BY_ELEMENT: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel|index|roll")
-"""Kernels that compute where each element is: that takes longer than to move it."""
+_BY_ELEMENT: Final = re.compile(f"{NOT_VECTORISED}|index|roll")
+"""Kernels that compute where each element is, gathers and rotations among them."""
 
 MOVED, BY_ELEMENT = 0.5, 0.9
 """Time of kernels in single precision over double: of those that move tensors, and of those that

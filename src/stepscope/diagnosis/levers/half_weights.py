@@ -11,7 +11,7 @@ from stepscope.diagnosis import captures
 from stepscope.diagnosis.cause import Case
 from stepscope.diagnosis.lever import Found, Lever
 from stepscope.kernels.categories import PRODUCTS
-from stepscope.kernels.kernels import MATH_NAMES, WIDENS, Kernels, changed
+from stepscope.kernels.kernels import MATH_NAMES, NOT_VECTORISED, WIDENS, Kernels, changed
 from stepscope.kernels.written_out import HALF_CASTS
 from stepscope.simulation.settings.autocast import in_losses
 from stepscope.trace.frame import BoolArray
@@ -22,8 +22,7 @@ _SINGLE: Final = re.compile(
     r"|FillFunctor<float>|(?:kernel|Kernel|Template)\w*<float|OptimizerTensorListMetadata.*<float"
 )
 """Kernels that compute of operands in single precision, by the first type of a template."""
-_BY_ELEMENT: Final = re.compile(r"(?<!vectorized_)(?<!unrolled_)elementwise_kernel")
-"""Kernels that compute where each element is: that takes longer than to move it."""
+_BY_ELEMENT: Final = re.compile(NOT_VECTORISED)
 
 SHARES: Final = (
     (("elementwise", "dropout"), 0.5),
@@ -53,8 +52,9 @@ def find(case: Case, taken: BoolArray) -> Found | None:
         return None
     mine = kernels.gpu.is_compute & kernels.steady & ~taken
     losses = in_losses(kernels)
-    widens = kernels.gpu.ops.matches("name", WIDENS)
-    casts = mine & (kernels.of_operation(*HALF_CASTS) | widens) & ~losses
+    updates = kernels.in_phase("optimizer")
+    either_way = kernels.of_operation(*HALF_CASTS) | kernels.gpu.ops.matches("name", WIDENS)
+    casts, of_losses = (mine & either_way & where for where in (~losses, losses))
     single = mine & kernels.gpu.ops.matches("name", _SINGLE) & ~casts
     share = np.ones(len(casts))
     for categories, part in SHARES:
@@ -62,15 +62,13 @@ def find(case: Case, taken: BoolArray) -> Found | None:
     strided = kernels.in_category("elementwise") & kernels.gpu.ops.matches("name", _BY_ELEMENT)
     share[single & strided & ~losses] = STRIDED
     share[kernels.gpu.ops.matches("name", _PARAMETERS)] = 1.0
-    share[single & kernels.in_phase("optimizer")] = UPDATE
-    share[casts & ~kernels.in_phase("optimizer")] = 0.0
+    share[single & updates] = UPDATE
+    share[casts & ~updates] = 0.0
     rows = np.flatnonzero(share < 1)
     old = kernels.duration_ns[rows]
     new = np.rint(old * share[rows])
-    of_update = kernels.in_phase("optimizer")[rows]
-    stays = np.where(of_update | (share[rows] > 0), old, STAY * old)
-    in_losses_too = mine & losses & (kernels.of_operation(*HALF_CASTS) | widens)
-    least = 0.9 * new.sum() - float(kernels.duration_ns[in_losses_too].sum())
+    stays = np.where(share[rows] > 0, old, STAY * old)
+    least = 0.9 * new.sum() - float(kernels.duration_ns[of_losses].sum())
     return Found(
         repair=changed(rows, old, new, max(least, 0.0), float(stays.sum())),
         message=(
