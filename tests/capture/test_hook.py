@@ -507,3 +507,73 @@ def test_times_of_steps_go_into_torchs_own_trace(program: Program, torch: Path) 
     assert timed == [(True, 4), *[(False, 4)] * 3]
     assert rows[0]["end_ns"] <= 1_000_000_000
     assert rows[0]["end_ns"] < rows[1]["start_ns"]
+
+
+LOADED = """
+    import queue
+    from torch.utils.data import dataloader
+    from torch.optim import Optimizer
+    class Tasks(dataloader._BaseDataLoaderIter):
+        # four workers with four batches each, of which one is made anew every so many steps
+        _num_workers, _prefetch_factor, _task_info = 4, 4, {{}}
+        def __init__(self):
+            self._data_queue = self._worker_result_queue = queue.Queue()
+            self.read = 0
+            for _ in range(16): self._data_queue.put(0)
+        def _next_data(self):
+            self.read += 1
+            if self.read % {every} == 0 or self._data_queue.empty(): self._data_queue.put(0)
+            return self._data_queue.get()
+    one, batches = Optimizer(), Tasks()
+    for i in range({steps}):
+        next(batches)
+        push(f"batch {{i}}"); launch(1); pop()
+        one.step()
+"""
+
+
+def recorded_batches(trace: Trace) -> list[int]:
+    names = texts(trace, "range", "name")
+    return sorted(int(name.split()[1]) for name in names if name.startswith("batch"))
+
+
+@pytest.mark.parametrize(
+    ("every", "first"),
+    [
+        pytest.param(1, 8, id="as many ready: eight steps tell"),
+        pytest.param(1000, 16, id="used up"),
+        pytest.param(2, 31, id="used up while others are made"),
+        pytest.param(4, 21, id="used up while few others are made"),
+    ],
+)
+def test_recording_waits_until_ready_batches_are_used_up(
+    program: Program, torch: Path, every: int, first: int
+) -> None:
+    outcome = program.record(LOADED.format(every=every, steps=50), steps=3, warmup=5, settle=True)
+    assert recorded_batches(read(outcome.raw[0])) == [first, first + 1, first + 2]
+    (told,) = outcome.warnings
+    assert told.startswith(f"recorded after {first} steps, not 5")
+
+
+def test_a_warm_up_that_is_asked_for_is_kept(program: Program, torch: Path) -> None:
+    trace = program.trace(LOADED.format(every=1000, steps=50), steps=3, warmup=5)
+    assert recorded_batches(trace) == [5, 6, 7]
+
+
+def test_ranks_of_a_job_record_the_same_steps(
+    program: Program, torch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait for its own loader."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    trace = program.trace(LOADED.format(every=1000, steps=50), steps=3, warmup=5, settle=True)
+    assert recorded_batches(trace) == [5, 6, 7]
+
+
+def test_a_program_that_ends_while_recording_waits_is_told(program: Program, torch: Path) -> None:
+    outcome = program.record(LOADED.format(every=1000, steps=12), steps=3, warmup=5, settle=True)
+    assert not outcome.raw
+    (told,) = outcome.warnings
+    assert told.startswith(
+        "nothing was recorded: the program made 12 optimizer steps of torch.optim, which used up "
+        "batches that the DataLoader had ready; give --warmup 5, which does not wait for that"
+    )

@@ -9,7 +9,10 @@ from pathlib import Path
 LOADED = "hook-loaded.txt"
 """There as soon as one Python of the run has loaded a hook that counts steps."""
 MADE = "steps-made.{}.txt"
-"""Optimizer steps of a process, up to the end of its recording; there once it has torch.optim."""
+"""Optimizer steps of a process, up to the end of its recording; there once it has torch.optim.
+
+Behind a blank, how many were let pass first, where it were more than those of the warm-up.
+"""
 
 
 @dataclass(frozen=True)
@@ -20,10 +23,13 @@ class HookNotes:
         loaded: whether any Python of the program loaded it.
         made: optimizer steps of each process that has ``torch.optim``, up to the recording's end;
             of a process that was killed, up to half a second before.
+        let_pass: the most steps that a process let pass until it had used up the batches that its
+            loader had ready; 0 where none did.
     """
 
     loaded: bool = False
     made: tuple[int, ...] = ()
+    let_pass: int = 0
 
     @property
     def most(self) -> int:
@@ -33,12 +39,14 @@ class HookNotes:
 
 def take(folder: Path) -> HookNotes:
     """Read what the hook noted in a folder, and remove it."""
-    loaded, made = (folder / LOADED).exists(), []
+    loaded, made, let_pass = (folder / LOADED).exists(), [], 0
     for path in sorted(folder.glob(MADE.format("*"))):
         with contextlib.suppress(OSError, ValueError):
-            made.append(int(path.read_text(encoding="ascii")))
+            number, *passed = map(int, path.read_text(encoding="ascii").split())
+            made.append(number)
+            let_pass = max(let_pass, *passed, 0)
         with contextlib.suppress(OSError):
             path.unlink()
     with contextlib.suppress(OSError):
         (folder / LOADED).unlink(missing_ok=True)
-    return HookNotes(loaded, tuple(made))
+    return HookNotes(loaded, tuple(made), let_pass)

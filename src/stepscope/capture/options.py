@@ -61,6 +61,7 @@ class Options:
         backend: ``auto``, ``collector``, ``nsys``, ``torch`` or ``ncu``.
         steps: record so many optimizer steps; 0: not by steps.
         warmup: optimizer steps to let pass first.
+        settle: let more pass while steps use up batches that the loader had ready before.
         range: record inside NVTX ranges of this name (``NAME`` or ``NAME@DOMAIN``), or between
             the calls of ``cudaProfilerApi``; empty: not by range.
         ranges: be done after so many of those ranges; 0: record each of them.
@@ -100,6 +101,7 @@ class Options:
     backend: str = "auto"
     steps: int = 0
     warmup: int = 0
+    settle: bool = False
     range: str = ""
     ranges: int = 0
     delay_s: float = 0.0

@@ -80,12 +80,19 @@ def _never_begun(options: Options, found: Sequence[Recorded], known: Circumstanc
 def why_less(options: Options, found: Sequence[Recorded], known: Circumstances) -> list[str]:
     """Where less was recorded than asked for: each in one sentence."""
     metadata = []
-    made, wanted = known.notes.most, options.warmup + options.steps
+    passed = max(options.warmup, known.notes.let_pass)
+    made, wanted = known.notes.most, passed + options.steps
+    if options.steps and known.notes.let_pass:
+        metadata.append(
+            f"recorded after {passed} steps, not {options.warmup}, so that the batches that the "
+            "DataLoader had ready before are used up, or turn out to stay as many (--warmup "
+            f"{options.warmup} does not wait for that)"
+        )
     if options.steps and known.notes.made and made < wanted:
-        done = max(0, made - options.warmup)
+        done = max(0, made - passed)
         metadata.append(
             f"the program made {_times(made, 'optimizer step')}, so {done} of the {options.steps} "
-            f"of --steps were recorded after the {options.warmup} of --warmup"
+            f"of --steps were recorded after the {passed} of --warmup"
         )
     if options.ranges:
         most = max((one.begun for one in found), default=0)
@@ -129,7 +136,7 @@ def no_gpu_work(options: Options, found: Sequence[Recorded]) -> str:
 
 def why_no_steps(options: Options, steps: int, warmup: int, known: Circumstances) -> str:
     """Why a tool that records some steps wrote nothing; empty where it is not for want of steps."""
-    if known.notes.most >= warmup + 1:
+    if known.notes.most >= max(warmup, known.notes.let_pass) + 1:
         return ""
     asked = Options(options.command, options.output, steps=steps, warmup=warmup)
     return f"nothing was recorded: {_too_few_steps(asked, known.notes)}"
@@ -137,6 +144,11 @@ def why_no_steps(options: Options, steps: int, warmup: int, known: Circumstances
 
 def _too_few_steps(options: Options, notes: HookNotes) -> str:
     made = _steps_made(notes)
+    if notes.most > options.warmup and notes.most <= notes.let_pass:
+        return (
+            f"{made}, which used up batches that the DataLoader had ready; give --warmup "
+            f"{options.warmup}, which does not wait for that"
+        )
     if notes.most and notes.most <= options.warmup:
         fewer = f"--warmup {notes.most - 1}"
         return f"{made}, and the first {options.warmup} are let pass (--warmup); give {fewer}"

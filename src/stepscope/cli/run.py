@@ -103,7 +103,8 @@ def _ranks(_: click.Context, __: click.Parameter, text: str) -> tuple[int, ...]:
     "--warmup",
     type=int,
     default=None,
-    help="Skip N steps before --steps; 5 by default.",
+    help="Skip N steps before --steps; by default 5, and more while steps use up batches that the "
+    "DataLoader had ready before.",
     metavar="N",
 )
 @click.option(
@@ -325,6 +326,7 @@ def command(
         range=range_,
         steps=steps,
         warmup=warmup if warmup is not None else 5 * bool(steps),
+        settle=warmup is None and bool(steps),
         max_bytes=max_size,
         delay_s=delay,
         duration_s=duration,

@@ -159,6 +159,7 @@ def steps_by_hook(
         "hook": "profiler",
         "steps": options.steps,
         "warmup": options.warmup,
+        "settle": options.settle,
         "ops": options.ops,
     }
     return with_hook({**environment, "STEPSCOPE_CAPTURE": str(path)}), {path: configuration(values)}

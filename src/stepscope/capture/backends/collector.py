@@ -85,6 +85,7 @@ def plan(options: Options, shown: bool = False) -> Plan:
         "library": library.path,
         "steps": options.steps,
         "warmup": options.warmup,
+        "settle": options.settle,
         "gc": options.gc,
         "sample_hz": options.sample_hz or "",
         "stop_program": options.stop_program,

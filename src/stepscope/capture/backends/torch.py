@@ -45,6 +45,7 @@ def plan(options: Options, shown: bool = False) -> Plan:
         "hook": "torch",
         "steps": steps,
         "warmup": warmup,
+        "settle": options.settle or not options.steps,
         "stacks": options.stacks,
         "memory": options.memory,
         "memory_snapshot": options.memory_snapshot,

@@ -145,8 +145,19 @@ class _Watch:
         return spec
 
 
+_ready_batches: list[Any] = []
+
+
+def _ready() -> Any:
+    """The batches that must be used up before steps are recorded."""
+    if not _ready_batches:
+        _ready_batches.append(_part("ready").ReadyBatches())
+    return _ready_batches[0]
+
+
 def _count_steps(configuration: _Configuration, module: Any) -> None:
-    _part("steps").count_steps(configuration, module)
+    ready = _ready() if configuration.get("settle") == "1" else None
+    _part("steps").count_steps(configuration, module, ready)
 
 
 class _OtherProfiler:
@@ -225,8 +236,14 @@ def _ranged(recorder: Any, kind: Any, method: str, name: Callable[[Any], str]) -
     setattr(kind, method, ranged)
 
 
+def _watch_batches(configuration: _Configuration, module: Any) -> None:
+    if configuration.get("settle") == "1":
+        _ready().watch(module)
+
+
 def _note_loader(configuration: _Configuration, module: Any) -> None:
     """A range, named as torch.profiler names it, around getting a batch."""
+    _watch_batches(configuration, module)
     _ranged(
         _Collector(configuration),
         module._BaseDataLoaderIter,
@@ -377,6 +394,7 @@ def _install() -> None:
         note(_LOADED, "")
     if int(configuration.get("steps") or 0) > 0:
         watch.wanted[_OPTIMIZER] = lambda module: _count_steps(configuration, module)
+        watch.wanted[_LOADER] = lambda module: _watch_batches(configuration, module)
     elif float(configuration.get("slow_step") or 0) > 0:
         watch.wanted[_OPTIMIZER] = lambda module: _watch_slow_steps(configuration, module)
     if configuration.get("hook") == "collector":

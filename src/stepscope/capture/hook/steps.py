@@ -257,11 +257,16 @@ class _StepsMade:
     Opening and writing a file takes a tenth of a millisecond and more, and tens of them while the
     disk writes what the program has just saved. What is timed or recorded must not hold that:
     meanwhile another thread writes the number, now and then.
+
+    Attributes:
+        let_pass: what stands behind the number: how many were let pass, where it were more than
+            those of the warm-up.
     """
 
     def __init__(self) -> None:
         self._process = os.getpid()
         self._made = self._written = -1
+        self.let_pass = ""
         self._ended: Any = None  # an event, while the other thread runs
 
     def count(self, made: int) -> None:
@@ -297,18 +302,19 @@ class _StepsMade:
     def _write(self) -> None:
         hook = sys.modules["_stepscope_hook"]
         self._written = self._made
-        hook.note(hook.STEPS_MADE.format(os.getpid()), str(self._written))
+        hook.note(hook.STEPS_MADE.format(os.getpid()), f"{self._written}{self.let_pass}")
 
 
 class _Steps:
     """Counts the steps of an optimizer, and records some of them."""
 
-    def __init__(self, configuration: _Configuration) -> None:
+    def __init__(self, configuration: _Configuration, ready: Any) -> None:
         self._configuration = configuration
         self._warmup = int(configuration.get("warmup", "0"))
         self._steps = int(configuration["steps"])
         self._followed: Any = sys.modules["_stepscope_hook"].Followed()
         self._made = 0
+        self._ready: Any = ready if self._warmup else None  # until recording begins
         self._written = _StepsMade()
         self._recorder: Any = None
         self._operators = _Operators()
@@ -329,6 +335,8 @@ class _Steps:
         if not self._followed.counts(optimizer, fixed=recording) or self._failed:
             return
         self._made += 1
+        if self._ready is not None:
+            self._safely(self._wait_for_batches)
         recorded = self._made - self._warmup
         if recorded <= self._steps:
             self.note()
@@ -346,6 +354,18 @@ class _Steps:
                 import signal
 
                 os.kill(os.getpid(), signal.SIGTERM)
+
+    def _wait_for_batches(self) -> None:
+        """One step more of warm-up, where batches that were ready are still being used up."""
+        ready = self._ready
+        ready.step()
+        if self._made < self._warmup:
+            return
+        if ready.get_fewer() and self._made - int(self._configuration["warmup"]) < ready.most:
+            self._warmup += 1
+            self._written.let_pass = f" {self._warmup}"
+        else:
+            self._ready = None
 
     def note(self) -> None:
         """Tell the launcher how many steps there were."""
@@ -445,14 +465,15 @@ class _Steps:
             cuda.synchronize()
 
 
-def count_steps(configuration: _Configuration, module: Any) -> None:
+def count_steps(configuration: _Configuration, module: Any, ready: Any) -> None:
     """Watch all optimizers from now on.
 
     Args:
         configuration: of the recording.
         module: ``torch.optim.optimizer``.
+        ready: the batches that must be used up before recording begins; None: it does not wait.
     """
-    steps = _Steps(configuration)
+    steps = _Steps(configuration, ready)
     steps.note()
     try:
         module.register_optimizer_step_pre_hook(steps.before)
