@@ -19,7 +19,7 @@ _STEPS = 4
 _SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MV2_COMM_WORLD_SIZE")
 _AHEAD = 2
 """Times as many steps as there are batches ahead, that may pass until these are used up: those of
-workers that take twice what a step does are made anew at half the pace meanwhile."""
+workers that take twice what a step does are made again at half the pace meanwhile."""
 
 
 class ReadyBatches:
