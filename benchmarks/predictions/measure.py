@@ -64,6 +64,7 @@ SETS = (
     *("twenty_first_everyday", "twenty_first_mixed"),
     *("twenty_second_everyday", "twenty_second_mixed"),
     *("twenty_third_everyday", "twenty_third_planted", "twenty_third_textbook"),
+    *("twenty_fourth_everyday", "twenty_fourth_planted"),
 )
 MODULES = tuple(f"{name}_programs" for name in SETS)
 

@@ -66,7 +66,7 @@ class Program:
     compiles: bool = False
 
 
-UNSEEN = ("version 0.1 with 369 pairs",)
+UNSEEN = ("version 0.1 with 369 pairs", "version 0.1 with 405 pairs")
 """What the programs of the unseen sets were written after."""
 
 
