@@ -42,6 +42,7 @@ MODULES = (
     "twenty_first_job_programs",
     "twenty_second_job_programs",
     "twenty_third_job_programs",
+    "twenty_fourth_job_programs",
 )
 
 
