@@ -191,6 +191,35 @@ def test_more_work_is_an_imbalance(tmp_path: Path) -> None:
     agrees(job, diagnosis)
 
 
+@pytest.mark.parametrize(
+    ("grid", "shared_out"),
+    [
+        pytest.param(112, False, id="seven quarters of the samples"),
+        pytest.param(147, True, id="a part of a graph that is larger"),
+        pytest.param(128, False, id="twice the samples"),
+    ],
+)
+def test_a_larger_share_of_a_whole_is_shared_out(
+    tmp_path: Path, grid: int, shared_out: bool
+) -> None:
+    """What one part has more of the others lack; a batch has as many samples as was written."""
+    job = job_of(
+        tmp_path,
+        range(4),
+        work=lambda r, i: 14_000 if r == 1 else 8_000,
+        grid=lambda r, i: grid if r == 1 else 64,
+    )
+    diagnosis = job.diagnose()
+    finding = only(diagnosis)
+    assert (finding.cause, finding.ranks) == ("load_imbalance", [1])
+    assert ("a larger share of a graph" in finding.message) == shared_out
+    gone = 6 * 3 / 4 if shared_out else 6
+    assert finding.time_ns_per_step == pytest.approx(gone * MS, rel=0.01)
+    step_ns = finding.value("step_ns") or 0
+    assert finding.predicted_step_ns == pytest.approx(step_ns - gone * MS, rel=0.01)
+    agrees(job, diagnosis)
+
+
 @pytest.mark.parametrize(("gradients", "shared_out"), [(1, True), (4, False)])
 def test_more_work_behind_the_backward_pass_is_dealt_out(
     tmp_path: Path, gradients: int, shared_out: bool

@@ -6,6 +6,7 @@ import numpy as np
 
 from stepscope.collectives.job import Collectives
 from stepscope.collectives.late import Lateness, beyond_mean_ns, chance_of, own_time
+from stepscope.collectives.shares import larger_share
 from stepscope.collectives.stages import slow_stage
 from stepscope.diagnosis.cause import Case, Cause, Detection, Figure
 from stepscope.diagnosis.collective_figures import (
@@ -26,6 +27,18 @@ _ID = "load_imbalance"
 
 _MOSTLY = 0.8
 """Share of a surplus that lies in the update where it is what the surplus is of."""
+
+_UNEVEN = {
+    True: "of sizes that differ from step to step: the data is uneven",
+    False: "a part of them, or all by no simple ratio, on larger operands: it has a larger share "
+    "of a graph, a mesh or a table that the ranks divide",
+}
+"""What tells of work that others have less of, by whether it differs from step to step."""
+
+_DIVIDE = (
+    "divide graphs, meshes and tables by what each part takes to compute (edges, lookups), not by "
+    "how many nodes or rows it has, or deal these out in turn"
+)
 
 _SLOWEST_SQL = "SELECT max(compute_ns) FROM rank_pace"
 
@@ -51,7 +64,11 @@ def detect(case: Case) -> Detection | None:
     # tokens that one expert does not get, lookups and samples that one rank does not, others do
     dealt = not (experts or tables or late.in_turn or late.varies) and _in_updates(c, late)
     uneven = (
-        late.uneven_data or bool(late.longer) or dealt or ((experts or tables) and not late.in_turn)
+        late.uneven_data
+        or bool(late.longer)
+        or dealt
+        or ((experts or tables) and not late.in_turn)
+        or _has_larger_share(c, late)
     )
     time, time_sql, chance = late.imposed_ns, None, late.chance
     if uneven:
@@ -143,10 +160,11 @@ def detect(case: Case) -> Detection | None:
         if uneven:
             message += (
                 ". It launches about as many kernels ({kernels} per step, {others_kernels} on the "
-                "others), of sizes that differ from step to step: the data is uneven; shared out "
-                "evenly, every rank would compute {mean_compute_ns}"
+                f"others), {_UNEVEN[late.uneven_data]}; shared out evenly, every rank would "
+                "compute {mean_compute_ns}"
             )
-        recommendations = [give]
+        divided = uneven and not late.uneven_data
+        recommendations = [_DIVIDE, give] if divided else [give]
         if not uneven:
             recommendations.append(
                 "move what only this rank does (evaluation, logging on the GPU, extra losses) out "
@@ -180,6 +198,17 @@ def detect(case: Case) -> Detection | None:
         ),
         time_sql=time_sql,
     )
+
+
+def _has_larger_share(c: Collectives, late: Lateness) -> bool:
+    """Whether late devices have a larger share of a whole than the others, in each step."""
+    if not late.same_kernels or late.in_turn:
+        return False
+    mine, others = (
+        [each.kernels for at, each in enumerate(c.explained) if (at in late.devices) is late_one]
+        for late_one in (True, False)
+    )
+    return bool(others) and larger_share(mine, others)
 
 
 def _in_updates(c: Collectives, late: Lateness) -> bool:
@@ -269,8 +298,10 @@ CAUSE = Cause(
         "the step with the late rank's work as that of the others, operation by operation; the "
         "range reaches to its surplus being shared out. Where the ranks launch the same kernels, "
         "of sizes that differ from step to step (samples, sequences or graphs are not dealt out "
-        "evenly), experts or embedding tables are uneven, or a stage of a pipeline is slow, with "
-        "the mean work of all ranks on each; layers that move take their launches with them"
+        "evenly) or by no simple ratio, or products take as long on all of them (parts of a graph, "
+        "a mesh or a table), experts or embedding tables are uneven, or a stage of a pipeline is "
+        "slow, with the mean work of all ranks on each; layers that move take their launches with "
+        "them"
     ),
     reference="docs/how-it-works.md, several ranks",
     min_share=0.05,
