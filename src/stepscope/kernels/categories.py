@@ -138,7 +138,7 @@ _RULES: Final = (
     _rule(
         "normalisation",
         r"layer_?norm|batch_?norm|bn_(fw|bw)|rms_?norm|group_?norm|instance_?norm|gammabeta"
-        r"|rowwisemoments|computefusedparams|computeinternalgradients|cudnn.*norm",
+        r"|rowwisemoments|compute(backward)?fusedparams|computeinternalgradients|cudnn.*norm",
     ),
     _rule("softmax", r"softmax|soft_max"),
     _rule("dropout", r"dropout"),
@@ -170,7 +170,7 @@ _OF_OPERATION: Final = (
     _rule("dropout", r"dropout"),
     _rule("random", r"distribution|bernoulli|normal|uniform|random|exponential"),
     _rule("index", r"^index|gpu_index|gather|scatter|take|put$|put_"),
-    _rule("normalisation", r"batch_norm|layer_norm|group_norm"),
+    _rule("normalisation", r"batch_?norm|layer_?norm|group_?norm"),
 )
 
 _MATH: Final = (
