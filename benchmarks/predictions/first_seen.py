@@ -26,7 +26,7 @@ NEAR = 0.1
 TOLERANCE = 0.005
 """A range holds what lies so little beside it."""
 _KEPT = ("source", "measured", "spread", "predicted", "low", "high", "at_least")
-_TRIED = ((0.35, 0.0), (0.5, 0.0), (0.8, 0.0), (0.3, 0.12), (0.4, 0.08), (0.4, 0.12), (0.5, 0.12))
+_TRIED = ((0.35, 0.0), (0.5, 0.0), (0.8, 0.0), (0.3, 0.12), (0.4, 0.12), (0.4, 0.14), (0.5, 0.12))
 """Parts of the gain, and what goes unforeseen."""
 
 Row = dict[str, Any]
