@@ -19,8 +19,8 @@ UNFORESEEN: Final = 0.14
 """What a repair takes away besides what is known to go, as a share of what then remains: where few
 gains are expected it is most of what a prediction misses, and the step is then shorter. With both,
 90 % of the ratios that were measured lie in the range that was predicted for programs nobody had
-looked at, of nineteen sets, 735 predictions (``benchmarks/predictions/first_seen.py``); as many of the
-newest seven sets as of the others."""
+looked at, of nineteen sets, 735 predictions (``benchmarks/predictions/first_seen.py``); as many of
+the newest seven sets as of the others."""
 
 
 def uncertain_share(ratio: float, *others: float) -> float:

@@ -32,6 +32,7 @@ _ALIKE: Final = 1.05
 """Ratio of times up to which products take as long: runs of one program differ by as much."""
 
 _MOSTLY: Final = 0.5
+_SOME: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,13 @@ def larger_share(late: list[Kernels], others: list[Kernels]) -> bool:
         late: kernels of the devices that are late, which launch those of the others.
         others: kernels of the others.
     """
-    every = [*late, *others]
-    names = sorted({name for kernels in every for name in _computing(kernels)})
-    products = np.array(
-        [any(_computing(kernels).get(name, False) for kernels in every) for name in names]
+    category: dict[str, str] = {}
+    for kernels in (*late, *others):
+        category |= _computing(kernels)
+    names = sorted(category)
+    products, update = (
+        np.array([category[name] in chosen for name in names])
+        for chosen in (PRODUCTS, ("optimizer",))
     )
     mine, theirs = (_mean(group, names) for group in (late, others))
     ratio = mine.threads / np.maximum(theirs.threads, 1.0)
@@ -65,18 +69,18 @@ def larger_share(late: list[Kernels], others: list[Kernels]) -> bool:
     surplus = np.maximum(mine.time_ns - theirs.time_ns, 0.0)
     if surplus[same].sum() <= _MOSTLY * surplus.sum():
         return False  # it does something else besides
-    if _all_alike(mine, theirs, same & products):
+    # products too small to fill the device take as long whatever they are given; all else does not
+    rest = _alike(mine, theirs, same & ~products & ~update)
+    if rest >= _SOME and _alike(mine, theirs, same & products) > _MOSTLY:
         return True
     surplus *= same & (ratio >= _MORE)
     return bool(surplus[~_written_down(ratio)].sum() > _MOSTLY * surplus.sum())
 
 
-def _all_alike(mine: _Launched, theirs: _Launched, rows: BoolArray) -> bool:
-    """Whether kernels take as long on late devices, most by their time."""
+def _alike(mine: _Launched, theirs: _Launched, rows: BoolArray) -> float:
+    """Which part of some kernels' time takes as long on late devices; 0 where there are none."""
     as_long = rows & (mine.time_ns <= _ALIKE * theirs.time_ns)
-    return bool(rows.any()) and bool(
-        theirs.time_ns[as_long].sum() > _MOSTLY * theirs.time_ns[rows].sum()
-    )
+    return float(theirs.time_ns[as_long].sum() / max(theirs.time_ns[rows].sum(), 1.0))
 
 
 def _written_down(ratio: npt.NDArray[np.float64]) -> BoolArray:
@@ -88,16 +92,12 @@ def _written_down(ratio: npt.NDArray[np.float64]) -> BoolArray:
     return found
 
 
-def _computing(kernels: Kernels) -> dict[str, bool]:
-    """Names of what computes in steady steps, and whether it is a product."""
+def _computing(kernels: Kernels) -> dict[str, str]:
+    """Names of what computes in steady steps, and their categories."""
     mask = kernels.steady & kernels.gpu.is_compute
-    code = kernels.gpu.ops["name"]
-    counted = np.bincount(code[mask], minlength=len(kernels.classes))
+    counted = np.bincount(kernels.gpu.ops["name"][mask], minlength=len(kernels.classes))
     texts = kernels.gpu.ops.texts["name"]
-    return {
-        texts[at]: kernels.classes[at].category in PRODUCTS
-        for at in np.flatnonzero(counted).tolist()
-    }
+    return {texts[at]: kernels.classes[at].category for at in np.flatnonzero(counted).tolist()}
 
 
 def _mean(group: list[Kernels], names: list[str]) -> _Launched:
