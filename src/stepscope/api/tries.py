@@ -196,6 +196,7 @@ class _Session:
             backend=options.backend,
             steps=_RECORDED_STEPS,
             warmup=max(options.warmup or 0, 5),
+            settle=options.warmup is None,
             stop_program=bool(options.steps),
         )
         os.environ["STEPSCOPE_TRY"] = "recorded"
