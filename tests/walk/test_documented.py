@@ -14,7 +14,7 @@ def test_the_walk_knows_what_pages_and_findings_name() -> None:
     walked = {shlex.join(one.words) for one in documented() if not one.why_not}
     assert {shlex.join(shlex.split(text)) for text in captures.RECORDS} <= walked
     for text in (
-        "stepscope run --steps 10 --warmup 5 -- python train.py",
+        "stepscope run --steps 10 --warmup 20 -- python train.py",
         "stepscope run --graph node -- python train.py",
         "stepscope diagnose run.sqlite",
         "stepscope operators run.json.gz --by source",

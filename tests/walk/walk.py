@@ -40,7 +40,7 @@ in which steps that are not recorded are timed."""
 TRAINING = ("gpt", "conv")
 EVERYWHERE = (
     "stepscope run -- python train.py",
-    "stepscope run --steps 10 --warmup 5 -- python train.py",
+    "stepscope run --steps 10 --warmup 20 -- python train.py",
     "stepscope run --sample-hz 50 -- python train.py",
     "stepscope run --backend torch --stacks --steps 5 -- python train.py",
 )
