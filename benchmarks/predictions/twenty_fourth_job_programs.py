@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 from job_programs import DEVICE, LAST, RANK, WORLD, ddp, half
 from models import done, size
+from ninth_job_models import AllRows
 from program import SMALL, Program, Running
 from single_programs import entered, loaded
 from torch import Tensor, nn
@@ -453,22 +454,6 @@ def job_dictations_batches_shuffled_one_by_one(repaired: bool) -> Running:
 # --- a graph that is cut in the middle ------------------------------------------------------------
 
 
-class RowsOfRanks(torch.autograd.Function):
-    """The rows of all ranks; backward, the sum of what they say of this rank's rows."""
-
-    @staticmethod
-    def forward(ctx: Any, mine: Tensor) -> Tensor:
-        every = mine.new_empty(WORLD * len(mine), mine.shape[1])
-        dist.all_gather_into_tensor(every, mine.contiguous())
-        return every
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Tensor:
-        mine = grads[0].new_empty(len(grads[0]) // WORLD, grads[0].shape[1])
-        dist.reduce_scatter_tensor(mine, grads[0].contiguous())
-        return mine
-
-
 class Followers(nn.Module):
     """Layers of GraphSAGE over members of which each rank has half."""
 
@@ -482,7 +467,7 @@ class Followers(nn.Module):
     def forward(self, x: Tensor, source: Tensor, target: Tensor, share: Tensor) -> Tensor:
         h = fn.relu(self.into(x))
         for own, other, norm in zip(self.owns, self.others, self.norms, strict=True):
-            told = RowsOfRanks.apply(h).index_select(0, source)
+            told = AllRows.apply(h).index_select(0, source)
             mean = torch.zeros_like(h).index_add(0, target, told) * share
             h = h + fn.relu(norm(own(h) + other(mean)))
         return self.out(h)

@@ -36,6 +36,10 @@ class HookNotes:
         """Steps of the process that made most."""
         return max(self.made, default=0)
 
+    def passed(self, warmup: int) -> int:
+        """Steps that were let pass before the recorded ones: those of the warm-up, or more."""
+        return max(warmup, self.let_pass)
+
 
 def take(folder: Path) -> HookNotes:
     """Read what the hook noted in a folder, and remove it."""

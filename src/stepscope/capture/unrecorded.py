@@ -80,7 +80,7 @@ def _never_begun(options: Options, found: Sequence[Recorded], known: Circumstanc
 def why_less(options: Options, found: Sequence[Recorded], known: Circumstances) -> list[str]:
     """Where less was recorded than asked for: each in one sentence."""
     metadata = []
-    passed = max(options.warmup, known.notes.let_pass)
+    passed = known.notes.passed(options.warmup)
     made, wanted = known.notes.most, passed + options.steps
     if options.steps and known.notes.let_pass:
         metadata.append(
@@ -136,7 +136,7 @@ def no_gpu_work(options: Options, found: Sequence[Recorded]) -> str:
 
 def why_no_steps(options: Options, steps: int, warmup: int, known: Circumstances) -> str:
     """Why a tool that records some steps wrote nothing; empty where it is not for want of steps."""
-    if known.notes.most >= max(warmup, known.notes.let_pass) + 1:
+    if known.notes.most > known.notes.passed(warmup):
         return ""
     asked = Options(options.command, options.output, steps=steps, warmup=warmup)
     return f"nothing was recorded: {_too_few_steps(asked, known.notes)}"
@@ -144,7 +144,7 @@ def why_no_steps(options: Options, steps: int, warmup: int, known: Circumstances
 
 def _too_few_steps(options: Options, notes: HookNotes) -> str:
     made = _steps_made(notes)
-    if notes.most > options.warmup and notes.most <= notes.let_pass:
+    if options.warmup < notes.most <= notes.let_pass:
         return (
             f"{made}, which used up batches that the DataLoader had ready; give --warmup "
             f"{options.warmup}, which does not wait for that"

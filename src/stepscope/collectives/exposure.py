@@ -28,7 +28,7 @@ from stepscope.gaps.untraced_cpu import input_time
 from stepscope.intervals import intersect, overlap_per_window, subtract, total, union
 from stepscope.intervals.algebra import Intervals, clip
 from stepscope.intervals.distinct import among, distinct_values
-from stepscope.kernels.kernels import GRID_COLUMNS
+from stepscope.kernels.kernels import GRID_COLUMNS, launched_threads
 from stepscope.steps.model import MIN_STEPS, account
 from stepscope.trace.frame import BoolArray, IntArray
 
@@ -385,9 +385,7 @@ def work(participants: list[Participant], own_windows: list[Windows]) -> Work:
         ops = p.gpu.ops
         shape = p.read("gpu_op", *GRID_COLUMNS)
         at = np.searchsorted(shape["id"], ops["id"])
-        threads = np.ones(len(ops), np.int64)
-        for name in GRID_COLUMNS[1:]:
-            threads *= np.maximum(shape[name][at], 1).astype(np.int64)
+        threads = launched_threads(shape.take(at))
         kernel = p.gpu.is_compute
         start = ops["start_ns"]
         low, high = np.searchsorted(start, begin), np.searchsorted(start, end)

@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from stepscope.kernels.categories import PRODUCTS
-from stepscope.kernels.kernels import GRID_COLUMNS, Kernels
-from stepscope.trace.frame import BoolArray
+from stepscope.kernels.kernels import Kernels, launched_threads
+from stepscope.trace.frame import BoolArray, IntArray
 
 _LARGEST: Final = 8
 """Denominator up to which a ratio is one that somebody wrote down (9/8, 3/2, 2)."""
@@ -32,7 +32,9 @@ _ALIKE: Final = 1.05
 """Ratio of times up to which products take as long: runs of one program differ by as much."""
 
 _MOSTLY: Final = 0.5
+
 _SOME: Final = 0.1
+"""Part of what neither multiplies nor updates that takes as long where not all is larger."""
 
 
 @dataclass(frozen=True)
@@ -94,10 +96,15 @@ def _written_down(ratio: npt.NDArray[np.float64]) -> BoolArray:
 
 def _computing(kernels: Kernels) -> dict[str, str]:
     """Names of what computes in steady steps, and their categories."""
-    mask = kernels.steady & kernels.gpu.is_compute
-    counted = np.bincount(kernels.gpu.ops["name"][mask], minlength=len(kernels.classes))
+    counted = np.bincount(kernels.gpu.ops["name"][_rows(kernels)], minlength=len(kernels.classes))
     texts = kernels.gpu.ops.texts["name"]
     return {texts[at]: kernels.classes[at].category for at in np.flatnonzero(counted).tolist()}
+
+
+def _rows(kernels: Kernels) -> IntArray:
+    """Rows of ``GPU.ops`` of what computes in steady steps, and has a name."""
+    named = kernels.gpu.ops["name"] >= 0
+    return np.flatnonzero(kernels.steady & kernels.gpu.is_compute & named)
 
 
 def _mean(group: list[Kernels], names: list[str]) -> _Launched:
@@ -105,12 +112,11 @@ def _mean(group: list[Kernels], names: list[str]) -> _Launched:
     place = {name: at for at, name in enumerate(names)}
     launches, threads, time_ns, most = np.zeros((4, len(names)))
     for kernels in group:
-        mask = kernels.steady & kernels.gpu.is_compute
-        at = np.array([place.get(name, -1) for name in kernels.gpu.ops.texts["name"]] + [-1])
-        row = at[kernels.gpu.ops["name"][mask]]
-        sizes = [np.maximum(kernels.grid[name][mask], 1) for name in GRID_COLUMNS[1:]]
-        each = np.prod(np.array(sizes, np.float64), axis=0)
-        took = kernels.duration_ns[mask].astype(np.float64)
+        rows = _rows(kernels)
+        at = np.array([place.get(name, -1) for name in kernels.gpu.ops.texts["name"]], np.int64)
+        row = at[kernels.gpu.ops["name"][rows]]
+        each = launched_threads(kernels.grid.take(rows))
+        took = kernels.duration_ns[rows]
         share = 1 / (len(group) * max(kernels.n_steady, 1))
         launches += np.bincount(row, minlength=len(names)) * share
         threads += np.bincount(row, weights=each, minlength=len(names)) * share

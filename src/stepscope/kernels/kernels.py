@@ -157,6 +157,18 @@ _LIGHT = ("elementwise", "copy", "dropout", "random")
 GRID_COLUMNS = ("id", "grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z")
 
 
+def launched_threads(grid: Frame) -> IntArray:
+    """Threads of each launch; a dimension that is not recorded counts as one.
+
+    Args:
+        grid: ``GRID_COLUMNS``.
+    """
+    threads = np.ones(len(grid), np.int64)
+    for name in GRID_COLUMNS[1:]:
+        threads *= np.maximum(grid[name], 1).astype(np.int64)
+    return threads
+
+
 class Kernels:
     """The kernels of one device; every array has one value an operation of ``GPU.ops``.
 

@@ -148,16 +148,17 @@ class _Watch:
 _ready_batches: list[Any] = []
 
 
-def _ready() -> Any:
-    """The batches that must be used up before steps are recorded."""
+def _ready(configuration: _Configuration) -> Any:
+    """The batches that must be used up before steps are recorded; None where it does not wait."""
+    if configuration.get("settle") != "1":
+        return None
     if not _ready_batches:
         _ready_batches.append(_part("ready").ReadyBatches())
     return _ready_batches[0]
 
 
 def _count_steps(configuration: _Configuration, module: Any) -> None:
-    ready = _ready() if configuration.get("settle") == "1" else None
-    _part("steps").count_steps(configuration, module, ready)
+    _part("steps").count_steps(configuration, module, _ready(configuration))
 
 
 class _OtherProfiler:
@@ -236,14 +237,16 @@ def _ranged(recorder: Any, kind: Any, method: str, name: Callable[[Any], str]) -
     setattr(kind, method, ranged)
 
 
-def _watch_batches(configuration: _Configuration, module: Any) -> None:
-    if configuration.get("settle") == "1":
-        _ready().watch(module)
-
-
 def _note_loader(configuration: _Configuration, module: Any) -> None:
-    """A range, named as torch.profiler names it, around getting a batch."""
-    _watch_batches(configuration, module)
+    """What is ready where recording waits for it; the collector's range around getting a batch.
+
+    The range is named as torch.profiler names it.
+    """
+    ready = _ready(configuration)
+    if ready is not None:
+        ready.watch(module)
+    if configuration.get("hook") != "collector":
+        return
     _ranged(
         _Collector(configuration),
         module._BaseDataLoaderIter,
@@ -394,7 +397,7 @@ def _install() -> None:
         note(_LOADED, "")
     if int(configuration.get("steps") or 0) > 0:
         watch.wanted[_OPTIMIZER] = lambda module: _count_steps(configuration, module)
-        watch.wanted[_LOADER] = lambda module: _watch_batches(configuration, module)
+        watch.wanted[_LOADER] = lambda module: _note_loader(configuration, module)
     elif float(configuration.get("slow_step") or 0) > 0:
         watch.wanted[_OPTIMIZER] = lambda module: _watch_slow_steps(configuration, module)
     if configuration.get("hook") == "collector":

@@ -204,10 +204,8 @@ def _has_larger_share(c: Collectives, late: Lateness) -> bool:
     """Whether late devices have a larger share of a whole than the others, in each step."""
     if not late.same_kernels or late.in_turn:
         return False
-    mine, others = (
-        [each.kernels for at, each in enumerate(c.explained) if (at in late.devices) is late_one]
-        for late_one in (True, False)
-    )
+    mine = [each.kernels for at, each in enumerate(c.explained) if at in late.devices]
+    others = [each.kernels for at, each in enumerate(c.explained) if at not in late.devices]
     return bool(others) and larger_share(mine, others)
 
 
